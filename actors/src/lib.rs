@@ -1,0 +1,5 @@
+//! Who does it: the actors, the wire and the program.
+
+pub mod cli;
+pub mod report;
+pub mod transport;

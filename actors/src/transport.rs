@@ -1,0 +1,115 @@
+//! How a rank reaches the owners and the other ranks, wherever they run.
+//!
+//! # The rules of a transport
+//!
+//! Every implementation obeys these, and `transport::conformance` checks them for all:
+//!
+//! 1. **Rows arrive as asked.** The sink gets every row of a request exactly once, in the order of the request, and
+//!    nothing after the future has resolved.
+//! 2. **Counted where served.** The owner's ledger gains one request and as many rows as were asked, under the caller's
+//!    rank and period, whether the request crossed a socket or not. A refused request counts nothing.
+//! 3. **An empty request is answered** at once, and counts as a request.
+//! 4. **Bad rows are refused.** A row that the owner does not have fails that request with
+//!    [`TransportError::Refused`]; the connection and later requests are unharmed.
+//! 5. **Every wait is bounded.** A peer that does not answer within the deadline fails the request with
+//!    [`TransportError::NoAnswer`], which names the peer.
+//! 6. **Parcels keep their order** between two ranks, and are delivered once.
+//! 7. **Memory is bounded.** In-flight bytes per peer stay below a stated limit, however many requests wait.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use greengnn_model::book::{PartId, Rank};
+use greengnn_model::counters::Period;
+use greengnn_model::sampling::{NeighborQuery, NeighborReply};
+use serde::{Deserialize, Serialize};
+
+/// A boxed future, so that transports can be used as trait objects.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Who asks, and in which period: owners count under this heading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Caller {
+    pub rank: Rank,
+    pub period: Period,
+}
+
+/// Takes rows as they come.
+pub trait RowSink: Send {
+    /// `values` holds whole rows, the first of which is row number `first` of the request.
+    fn accept(&mut self, first: usize, values: &[f32]);
+}
+
+/// What an all-reduce, an all-gather or a broadcast sends from one rank to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parcel {
+    pub from: Rank,
+    pub to: Rank,
+    pub tag: ParcelTag,
+    pub payload: Vec<u8>,
+    /// The period that the wire bytes are charged to.
+    pub period: Period,
+}
+
+/// What a parcel belongs to. Unique per pair of ranks within a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ParcelTag {
+    pub epoch: u32,
+    pub step: u32,
+    pub kind: ParcelKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ParcelKind {
+    /// The slice of a gradient that the receiver sums.
+    GradientSlice,
+    /// A summed slice.
+    GradientSum,
+    /// Labelled seeds per step of an epoch.
+    LabelCounts,
+    /// Initial parameters.
+    Parameters,
+    /// Accuracy and loss of an evaluation.
+    Evaluation,
+}
+
+/// Why a peer could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    #[error("{peer} did not answer {what} within {} s", deadline.as_secs_f32())]
+    NoAnswer {
+        peer: String,
+        what: String,
+        deadline: Duration,
+    },
+    #[error("{peer} refused {what}: {reason}")]
+    Refused { peer: String, what: String, reason: String },
+    #[error("the connection to {peer} broke during {what}: {reason}")]
+    Broken { peer: String, what: String, reason: String },
+    #[error("no machine of this run owns part {part}")]
+    UnknownOwner { part: PartId },
+}
+
+/// Reaches owners and ranks. See the module for the rules.
+pub trait Transport: Send + Sync + 'static {
+    /// Moves the feature rows `rows` (local to `owner`) into `sink`.
+    fn fetch_rows<'a>(
+        &'a self,
+        caller: Caller,
+        owner: PartId,
+        rows: Vec<u32>,
+        sink: Box<dyn RowSink + 'a>,
+    ) -> BoxFuture<'a, Result<(), TransportError>>;
+
+    /// Samples neighbours of nodes that `owner` owns; one request, whatever the number of queries.
+    fn sample(
+        &self,
+        caller: Caller,
+        owner: PartId,
+        queries: Vec<NeighborQuery>,
+    ) -> BoxFuture<'_, Result<Vec<NeighborReply>, TransportError>>;
+
+    /// Puts a parcel into the inbox of its receiver. Resolves once it has been handed to the network.
+    fn post(&self, parcel: Parcel) -> BoxFuture<'_, Result<(), TransportError>>;
+}

@@ -1,0 +1,71 @@
+//! The counters that every part of the engine shares: what was asked, what moved, what it took.
+
+use std::ops::{Add, AddAssign};
+
+use serde::{Deserialize, Serialize};
+
+use crate::rng::Purpose;
+
+/// Which column of the report something is charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Initial fills, presampling of the first epochs, initialisation.
+    Setup,
+    /// Training steps of an epoch.
+    Training,
+    /// Validation and test steps.
+    Evaluation,
+}
+
+impl From<Purpose> for Phase {
+    fn from(purpose: Purpose) -> Self {
+        match purpose {
+            Purpose::Train => Phase::Training,
+            Purpose::Valid | Purpose::Test => Phase::Evaluation,
+            Purpose::Presample => Phase::Setup,
+        }
+    }
+}
+
+/// The period that a request belongs to. It travels with the request, so that owners count under the same heading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Period {
+    pub epoch: u32,
+    pub phase: Phase,
+}
+
+/// Traffic of one rank in one period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Traffic {
+    /// Questions for feature rows, one per (rank, owner, time).
+    pub feature_requests: u64,
+    /// Arrivals of feature rows; the same number as `feature_requests` unless a request is answered by a stream.
+    pub deliveries: u64,
+    /// Questions for sampled neighbours.
+    pub sample_requests: u64,
+    /// Feature rows that moved.
+    pub feature_rows: u64,
+    /// Rows times the bytes of a row.
+    pub feature_bytes: u64,
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, other: Self) {
+        self.feature_requests += other.feature_requests;
+        self.deliveries += other.deliveries;
+        self.sample_requests += other.sample_requests;
+        self.feature_rows += other.feature_rows;
+        self.feature_bytes += other.feature_bytes;
+    }
+}
+
+impl Add for Traffic {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
+        self += other;
+        self
+    }
+}

@@ -1,0 +1,106 @@
+//! The layers: GraphSAGE with mean aggregation, its training step, and the device that runs it.
+
+use crate::batch::Block;
+use crate::rng::BatchKey;
+
+/// What the model is. Everything that the parameters' shapes and the forward pass depend on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// Width of a feature row.
+    pub features: usize,
+    /// Width of the layers between.
+    pub hidden: usize,
+    /// Number of GraphSAGE layers, one per hop.
+    pub layers: usize,
+    pub classes: usize,
+    /// Share of activations that are dropped between layers, in 0 .. 1.
+    pub dropout: f64,
+    /// Learning rate of Adam.
+    pub learning_rate: f64,
+}
+
+/// The features of a batch as the loader hands them over, row-major `[rows, features]`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BatchInput {
+    /// One row per node of the batch; the first layer aggregates them.
+    Rows(Vec<f32>),
+    /// The first layer's aggregation was done by the loader: per destination of the outermost block its own row and the
+    /// mean of its picks (zero without picks). The same bits as aggregating in the layer.
+    PreAggregated { own: Vec<f32>, mean: Vec<f32> },
+}
+
+/// A mini-batch that is ready to train on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AssembledBatch {
+    pub key: BatchKey,
+    pub input: BatchInput,
+    /// One block per hop; `blocks[0]` has the seeds as destinations, the last one has the input nodes as sources.
+    pub blocks: Vec<Block>,
+    /// Class per seed; -1 is unlabelled and stays out of loss and metrics.
+    pub labels: Vec<i64>,
+}
+
+/// What one rank adds to a training step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepOutcome {
+    /// Sum of the cross-entropies of the labelled seeds, not divided.
+    pub loss_sum: f32,
+    /// Gradient of `loss_sum / divisor` for every parameter, flat, in the order of [`Trainable::parameters`].
+    pub gradients: Vec<f32>,
+}
+
+/// What one batch says about accuracy.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Evaluation {
+    pub loss_sum: f64,
+    pub correct: u64,
+    pub labelled: u64,
+}
+
+/// One parameter tensor, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedParameter {
+    /// Dotted, as DGL names a `SAGEConv`: `layers.0.fc_self.weight`, `.fc_self.bias`, `.fc_neigh.weight`.
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub values: Vec<f32>,
+}
+
+/// Why a model cannot be built or a step cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum LayerError {
+    #[error("{what} must be {wanted}, found {found}")]
+    Config {
+        what: &'static str,
+        wanted: &'static str,
+        found: String,
+    },
+    #[error("{what} has {found} values, the model needs {wanted}")]
+    Shape {
+        what: &'static str,
+        wanted: usize,
+        found: usize,
+    },
+    #[error("the device {device} cannot be used: {reason}")]
+    Device { device: String, reason: String },
+    #[error("{0}")]
+    Backend(String),
+}
+
+/// A model with its optimizer on one device. Hides Burn and its back ends from the crates above.
+pub trait Trainable: Send {
+    /// Every parameter in name order. `flat` vectors below are their values one after the other.
+    fn parameters(&self) -> Result<Vec<NamedParameter>, LayerError>;
+
+    /// Overwrites all parameters; the optimizer's state stays.
+    fn set_parameters(&mut self, flat: &[f32]) -> Result<(), LayerError>;
+
+    /// Forward, loss and backward of one batch. `divisor` is the number of labelled seeds of this step over all ranks.
+    fn gradients(&mut self, batch: &AssembledBatch, divisor: u32) -> Result<StepOutcome, LayerError>;
+
+    /// One step of Adam with the summed gradients of all ranks.
+    fn apply(&mut self, flat: &[f32]) -> Result<(), LayerError>;
+
+    /// Forward only, without dropout.
+    fn evaluate(&mut self, batch: &AssembledBatch) -> Result<Evaluation, LayerError>;
+}
