@@ -2,6 +2,10 @@
 
 use clap::{Parser, Subcommand};
 
+pub mod import;
+pub mod partition;
+pub mod synth;
+
 /// What a subcommand ends with. The message is printed as it is, with its causes.
 pub type CliResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
@@ -14,10 +18,21 @@ pub struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {}
+pub enum Command {
+    /// Read a data set into a graph folder.
+    Import(import::ImportArgs),
+    /// Make a synthetic graph with planted classes.
+    Synth(synth::SynthArgs),
+    /// Cut a graph folder into parts.
+    Partition(partition::PartitionArgs),
+}
 
 impl Cli {
     pub fn run(self) -> CliResult {
-        match self.command {}
+        match self.command {
+            Command::Import(args) => import::run(args),
+            Command::Synth(args) => synth::run(args),
+            Command::Partition(args) => partition::run(args),
+        }
     }
 }
