@@ -1,1 +1,1 @@
-
+//! Reads a data set into a graph folder.

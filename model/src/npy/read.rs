@@ -1,0 +1,135 @@
+//! Streams the values of an array, whatever their type, as the type that is wished for.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use super::{FromNumber, Header, NpyError, Number};
+
+/// Bytes that are read at a time.
+const BUFFER: usize = 1 << 18;
+
+/// Reads an array in order, converting each value exactly or refusing it with its row.
+///
+/// Memory is one buffer, whatever the size of the array.
+#[derive(Debug)]
+pub struct ArrayReader<R> {
+    source: R,
+    path: PathBuf,
+    header: Header,
+    /// Values that were handed out.
+    taken: usize,
+    total: usize,
+    raw: Vec<u8>,
+}
+
+impl ArrayReader<BufReader<File>> {
+    /// Opens a file, whose length must be exactly what its header announces.
+    pub fn open(path: &Path) -> Result<Self, NpyError> {
+        let file = File::open(path).map_err(NpyError::io("open", path))?;
+        let length = file.metadata().map_err(NpyError::io("read the size of", path))?.len();
+        let reader = Self::new(BufReader::with_capacity(BUFFER, file), path.to_owned())?;
+        reader.header.check_length(path, length)?;
+        Ok(reader)
+    }
+}
+
+impl<R: Read> ArrayReader<R> {
+    /// Reads the header of `source`; `path` is what errors name.
+    pub fn new(mut source: R, path: PathBuf) -> Result<Self, NpyError> {
+        let header = Header::read(&mut source, &path)?;
+        let total = header
+            .count()
+            .ok_or_else(|| NpyError::malformed(&path, format!("its shape {:?} is beyond all memory", header.shape)))?;
+        Ok(Self {
+            source,
+            path,
+            header,
+            taken: 0,
+            total,
+            raw: Vec::new(),
+        })
+    }
+
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Length of each axis.
+    pub fn shape(&self) -> &[usize] {
+        &self.header.shape
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Values that were not read yet.
+    pub fn remaining(&self) -> usize {
+        self.total - self.taken
+    }
+
+    /// The row, along the first axis, of the value at `position` in C order.
+    pub fn row_of(&self, position: usize) -> u64 {
+        let width = self.header.shape.iter().skip(1).product::<usize>().max(1);
+        (position / width) as u64
+    }
+
+    /// Replaces `values` by the next values, at most `most` of them; none are left when it comes back empty.
+    pub fn read<T: FromNumber>(&mut self, values: &mut Vec<T>, most: usize) -> Result<(), NpyError> {
+        values.clear();
+        let size = self.header.dtype.size();
+        let mut wanted = most.min(self.remaining());
+        values.reserve(wanted);
+        while wanted > 0 {
+            let step = wanted.min(BUFFER / size);
+            self.raw.resize(step * size, 0);
+            self.source
+                .read_exact(&mut self.raw)
+                .map_err(|error| match error.kind() {
+                    std::io::ErrorKind::UnexpectedEof => NpyError::malformed(
+                        &self.path,
+                        format!("it ends before value {} of {}", self.taken + step, self.total),
+                    ),
+                    _ => NpyError::io("read", &self.path)(error),
+                })?;
+            self.convert(values)?;
+            self.taken += step;
+            wanted -= step;
+        }
+        Ok(())
+    }
+
+    /// Reads all values that are left.
+    pub fn read_all<T: FromNumber>(&mut self) -> Result<Vec<T>, NpyError> {
+        let mut values = Vec::new();
+        // Grows as values come, so that a header that lies about a stream cannot claim memory.
+        let mut chunk = Vec::new();
+        loop {
+            self.read(&mut chunk, BUFFER)?;
+            if chunk.is_empty() {
+                return Ok(values);
+            }
+            values.extend_from_slice(&chunk);
+        }
+    }
+
+    fn convert<T: FromNumber>(&self, values: &mut Vec<T>) -> Result<(), NpyError> {
+        let dtype = self.header.dtype;
+        for (index, bytes) in self.raw.chunks_exact(dtype.size()).enumerate() {
+            let number = Number::from_bytes(dtype, bytes);
+            match T::from_number(number) {
+                Some(value) => values.push(value),
+                None => {
+                    return Err(NpyError::Value {
+                        path: self.path.clone(),
+                        row: self.row_of(self.taken + index),
+                        value: number.to_string(),
+                        problem: T::WANTED.to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
