@@ -25,6 +25,9 @@ pub enum Command {
     Synth(synth::SynthArgs),
     /// Cut a graph folder into parts.
     Partition(partition::PartitionArgs),
+    /// Run METIS and write the part of every node; `partition` starts this for itself.
+    #[command(name = crate::metis_child::SUBCOMMAND, hide = true)]
+    MetisChild(crate::metis_child::MetisChildArgs),
 }
 
 impl Cli {
@@ -33,6 +36,7 @@ impl Cli {
             Command::Import(args) => import::run(args),
             Command::Synth(args) => synth::run(args),
             Command::Partition(args) => partition::run(args),
+            Command::MetisChild(args) => Ok(crate::metis_child::run_child(&args)?),
         }
     }
 }

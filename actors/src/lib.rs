@@ -1,5 +1,6 @@
 //! Who does it: the actors, the wire and the program.
 
 pub mod cli;
+pub mod metis_child;
 pub mod report;
 pub mod transport;

@@ -12,10 +12,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use greengnn_model::book::PartId;
-use greengnn_model::partition::{self, Adjacency, NodeLoads, PartitionError, assignment_from_file, check_metis_size};
 use greengnn_model::npy::{ArrayWriter, NpyError};
+use greengnn_model::partition::{self, Adjacency, NodeLoads, PartitionError, assignment_from_file, check_metis_size};
 use greengnn_model::rng::Purpose;
-use greengnn_model::store::{GraphStore, StoreError};
+use greengnn_model::store::{GraphManifest, GraphStore, StoreError};
 
 /// The hidden subcommand.
 pub const SUBCOMMAND: &str = "metis-child";
@@ -97,17 +97,18 @@ impl MetisProgram {
         }
     }
 
-    /// Cuts `graph` into `parts` by METIS, and blocks until that is done.
+    /// Cuts the graph folder `graph` into `parts` by METIS, and blocks until that is done.
     ///
     /// # Errors
     /// A graph that METIS cannot hold is refused before anything is started. A child that fails, crashes or runs longer
     /// than the limit is an error that says so, with the end of what it wrote to its standard error.
-    pub fn assign(&self, graph: &GraphStore, parts: PartId, seed: u64) -> Result<Vec<PartId>, MetisChildError> {
-        let nodes = graph.manifest().nodes;
-        check_metis_size(u64::from(nodes), graph.manifest().edges)?;
+    pub fn assign(&self, graph: &Path, parts: PartId, seed: u64) -> Result<Vec<PartId>, MetisChildError> {
+        let manifest = GraphManifest::open(graph)?;
+        let nodes = manifest.nodes;
+        check_metis_size(u64::from(nodes), manifest.edges)?;
         let folder = tempfile::tempdir().map_err(MetisChildError::Folder)?;
         let result = folder.path().join("assignment.npy");
-        self.run(graph.path(), parts, seed, &result)?;
+        self.run(graph, parts, seed, &result)?;
         assignment_from_file(&result, nodes, parts).map_err(MetisChildError::Result)
     }
 
@@ -198,9 +199,8 @@ fn describe(status: ExitStatus) -> String {
 pub fn run_child(args: &MetisChildArgs) -> Result<(), MetisChildError> {
     die_with_parent(args.parent)?;
     let graph = GraphStore::open(&args.graph)?;
-    let topology = graph.topology();
-    let adjacency = Adjacency::symmetric(topology.offsets(), topology.sources())?;
-    let loads = NodeLoads::new(topology.offsets(), graph.split(Purpose::Train));
+    let adjacency = Adjacency::symmetric(graph.topology())?;
+    let loads = NodeLoads::new(graph.topology(), graph.split(Purpose::Train));
     let assignment = partition::metis_assignment(&adjacency, &loads, args.parts, args.seed)?;
     let mut writer = ArrayWriter::<u16>::create(&args.result, &[assignment.len()])?;
     writer.write(&assignment)?;

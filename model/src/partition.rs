@@ -11,8 +11,12 @@
 
 use std::path::PathBuf;
 
+use rayon::prelude::*;
+
 use crate::book::{BookError, NodeId, PartId};
 use crate::npy::NpyError;
+use crate::sampling::Topology;
+use crate::store::StoreError;
 
 mod adjacency;
 mod balanced;
@@ -58,12 +62,14 @@ pub enum PartitionError {
     #[error("{path}, row {row} (from 0): \"{value}\" is not one of the {parts} parts, which are counted from 0")]
     PartInFile {
         path: PathBuf,
-        row: u64,
+        row: usize,
         value: String,
         parts: PartId,
     },
-    #[error("{path} has {rows} rows or more, but the graph has {nodes} nodes; one row per node is needed", rows = rows)]
-    AssignmentLength { path: PathBuf, rows: u64, nodes: u32 },
+    #[error("{path} ends after {rows} rows, but the graph has {nodes} nodes; one row per node is needed")]
+    AssignmentTooShort { path: PathBuf, rows: usize, nodes: u32 },
+    #[error("{path} has more rows than the graph has nodes ({nodes}); one row per node is needed")]
+    AssignmentTooLong { path: PathBuf, nodes: u32 },
     #[error("{path} has shape {found:?}, expected one part per node: [{nodes}]")]
     AssignmentShape {
         path: PathBuf,
@@ -72,8 +78,27 @@ pub enum PartitionError {
     },
     #[error(transparent)]
     Book(#[from] BookError),
+    #[error(
+        "the in-neighbours of the graph name node {neighbor} (value {edge} of indices.npy), but it has {nodes} nodes"
+    )]
+    Neighbor { edge: usize, neighbor: NodeId, nodes: u32 },
     #[error(transparent)]
     Npy(#[from] NpyError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Opening a graph folder does not look at every neighbour; whoever uses them as indices calls this before.
+fn check_neighbors(graph: Topology<'_>) -> Result<(), PartitionError> {
+    let nodes = graph.rows();
+    match graph.neighbors.par_iter().position_first(|neighbor| *neighbor >= nodes) {
+        None => Ok(()),
+        Some(edge) => Err(PartitionError::Neighbor {
+            edge,
+            neighbor: graph.neighbors[edge],
+            nodes,
+        }),
+    }
 }
 
 /// What a node weighs in each of the loads that a partition balances.
@@ -88,9 +113,13 @@ pub struct NodeLoads {
 }
 
 impl NodeLoads {
-    /// The loads of a graph of at most 2^31 - 1 edges (see [`check_metis_size`]), given its in-edge offsets.
-    pub fn new(offsets: &[u64], train: &[NodeId]) -> Self {
-        let edges: Vec<i32> = offsets.windows(2).map(|pair| (pair[1] - pair[0]) as i32).collect();
+    /// The loads of a graph that METIS can hold (see [`check_metis_size`]).
+    pub fn new(graph: Topology<'_>, train: &[NodeId]) -> Self {
+        let edges: Vec<i32> = graph
+            .offsets
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]) as i32)
+            .collect();
         let mut seeds = vec![0; edges.len()];
         for node in train {
             seeds[*node as usize] = 1;

@@ -1,10 +1,171 @@
 //! `greengnn partition`.
 
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use greengnn_model::book::PartId;
+use greengnn_model::partition::{PartitionError, assignment_from_file, hash_assignment, partition_graph};
+use greengnn_model::store::{GraphStore, PartitionerRecord, PartsManifest, StoreError};
+
 use super::CliResult;
+use crate::metis_child::{MetisChildError, MetisProgram};
 
 #[derive(Debug, clap::Args)]
-pub struct PartitionArgs {}
+pub struct PartitionArgs {
+    /// Graph folder, as `greengnn import` or `greengnn synth` writes it.
+    pub graph: PathBuf,
+    /// Number of parts, which is also the number of ranks that will train.
+    #[arg(long, value_parser = clap::value_parser!(PartId).range(1..))]
+    pub parts: PartId,
+    /// Parts folder to write; it must not exist.
+    #[arg(long)]
+    pub out: PathBuf,
+    /// `metis` (balances nodes, train seeds and edges), `hash`, or `file:PATH` with the part of every node: a text with
+    /// one part per line as `gpmetis` writes it, or a .npy of whole numbers.
+    #[arg(long, default_value = "metis")]
+    pub method: Method,
+    /// Seed of the method.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
 
-pub fn run(_args: PartitionArgs) -> CliResult {
+/// How nodes are given their parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Method {
+    Metis,
+    Hash,
+    /// An assignment that another program made.
+    File(PathBuf),
+}
+
+impl FromStr for Method {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.strip_prefix("file:")) {
+            ("metis", _) => Ok(Self::Metis),
+            ("hash", _) => Ok(Self::Hash),
+            (_, Some(path)) if !path.is_empty() => Ok(Self::File(path.into())),
+            _ => Err("expected `metis`, `hash` or `file:PATH`".to_owned()),
+        }
+    }
+}
+
+impl std::fmt::Display for Method {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Metis => out.write_str("metis"),
+            Self::Hash => out.write_str("hash"),
+            Self::File(path) => write!(out, "file:{}", path.display()),
+        }
+    }
+}
+
+/// Why a graph folder was not cut.
+#[derive(Debug, thiserror::Error)]
+pub enum CutError {
+    #[error("cannot find the program that is running, which METIS needs")]
+    CurrentProgram(#[source] std::io::Error),
+    #[error(transparent)]
+    Metis(#[from] MetisChildError),
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Cuts the graph folder `graph` into the parts folder `out`.
+///
+/// With [`Method::Metis`] the running program must be `greengnn`, which is started once more as a child; others call
+/// [`MetisProgram::assign`] and [`partition_graph`] themselves.
+pub fn cut(graph: &Path, parts: PartId, method: &Method, seed: u64, out: &Path) -> Result<PartsManifest, CutError> {
+    let store = GraphStore::open(graph)?;
+    let nodes = store.manifest().nodes;
+    let assignment = match method {
+        Method::Metis => {
+            let metis = MetisProgram::current().map_err(CutError::CurrentProgram)?;
+            metis.assign(graph, parts, seed)?
+        }
+        Method::Hash => hash_assignment(nodes, parts, seed),
+        Method::File(path) => assignment_from_file(path, nodes, parts)?,
+    };
+    let record = PartitionerRecord {
+        method: method.to_string(),
+        seed,
+        ..PartitionerRecord::default()
+    };
+    Ok(partition_graph(&store, &assignment, parts, record, out)?)
+}
+
+pub fn run(args: PartitionArgs) -> CliResult {
+    let manifest = cut(&args.graph, args.parts, &args.method, args.seed, &args.out)?;
+    print!("{}", report(&manifest));
     Ok(())
+}
+
+/// What a person wants to know of a cut, in a few lines.
+fn report(manifest: &PartsManifest) -> String {
+    use std::fmt::Write;
+
+    let record = &manifest.partitioner;
+    let halo: u64 = manifest.parts.iter().map(|part| part.halo).sum();
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "{} parts by {}: edge cut {:.3} ({} of {} stored edges), halo per node {:.3}",
+        manifest.parts.len(),
+        record.method,
+        record.edge_cut,
+        record.cut_edges,
+        manifest.edges,
+        halo as f64 / f64::from(manifest.nodes.max(1)),
+    );
+    let _ = writeln!(
+        text,
+        "balance (largest over mean): nodes {:.3}, train seeds {:.3}, edges {:.3}",
+        record.balance_nodes, record.balance_train, record.balance_edges,
+    );
+    let _ = writeln!(text, "part        nodes        edges        seeds         halo");
+    for (part, summary) in manifest.parts.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "{part:>4} {:>12} {:>12} {:>12} {:>12}",
+            summary.nodes, summary.edges, summary.train, summary.halo,
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use greengnn_model::synth::SynthSpec;
+
+    use super::*;
+
+    #[test]
+    fn methods_are_read_as_they_are_written() {
+        for text in ["metis", "hash", "file:a/graph.part.4"] {
+            assert_eq!(text.parse::<Method>().unwrap().to_string(), text);
+        }
+        for text in ["", "file:", "Metis", "kahip"] {
+            assert!(text.parse::<Method>().unwrap_err().contains("file:PATH"));
+        }
+    }
+
+    #[test]
+    fn the_report_names_cut_balances_halo_and_seeds() {
+        let folder = tempfile::tempdir().unwrap();
+        let graph = folder.path().join("graph");
+        SynthSpec::tiny(4).write(&graph).unwrap();
+        let file = folder.path().join("graph.part.3");
+        std::fs::write(&file, "0\n0\n1\n1\n").unwrap();
+        let method = Method::File(file);
+        let manifest = cut(&graph, 3, &method, 1, &folder.path().join("parts")).unwrap();
+        let text = report(&manifest);
+        assert!(text.starts_with("3 parts by file:"), "{text}");
+        assert!(text.contains("nodes 1.500, train seeds"), "{text}");
+        assert!(text.contains("halo per node"), "{text}");
+        assert_eq!(text.lines().count(), 6, "{text}");
+    }
 }

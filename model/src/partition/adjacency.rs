@@ -1,6 +1,7 @@
 //! The graph as METIS wants it: symmetric, without self-loops, every neighbour once, 32-bit numbers.
 
-use super::PartitionError;
+use super::{PartitionError, check_neighbors};
+use crate::sampling::Topology;
 
 /// The largest number that METIS, built with 32-bit indices, can count to.
 const METIS_LIMIT: u64 = i32::MAX as u64;
@@ -27,38 +28,43 @@ pub struct Adjacency {
 }
 
 impl Adjacency {
-    /// Symmetrises in-edges given as compressed rows: the in-neighbours of `v` are `sources[offsets[v] .. offsets[v + 1]]`.
+    /// Symmetrises the in-edges of a whole graph.
     ///
     /// Self-loops are left out, and repeated edges become the weight of one. Takes 4 bytes per directed edge beside the
-    /// result, and 8 more where weights differ.
+    /// result, which takes as many per entry, or twice that where weights differ. Weights that METIS could not add up in
+    /// 32 bits are left out.
     ///
     /// # Errors
     /// [`PartitionError::TooLargeForMetis`] when the result does not fit 32 bits.
-    pub fn symmetric(offsets: &[u64], sources: &[u32]) -> Result<Self, PartitionError> {
-        let nodes = offsets.len().saturating_sub(1);
-        check_metis_size(nodes as u64, sources.len() as u64)?;
-        let transposed = Transposed::new(offsets, sources);
+    pub fn symmetric(graph: Topology<'_>) -> Result<Self, PartitionError> {
+        let nodes = graph.rows();
+        check_metis_size(u64::from(nodes), graph.neighbors.len() as u64)?;
+        check_neighbors(graph)?;
+        let transposed = Transposed::new(graph);
         let mut sorted_row = Vec::new();
         let mut entries = 0u64;
+        let mut total_weight = 0u64;
         let mut first_weight = None;
         let mut uniform = true;
         for node in 0..nodes {
-            transposed.merge(offsets, sources, node, &mut sorted_row, |_, weight| {
+            transposed.merge(graph, node, &mut sorted_row, |_, weight| {
                 entries += 1;
+                total_weight += u64::from(weight.unsigned_abs());
                 uniform &= *first_weight.get_or_insert(weight) == weight;
             });
         }
-        check_metis_size(nodes as u64, entries)?;
+        check_metis_size(u64::from(nodes), entries)?;
 
+        let weighted = !uniform && total_weight < METIS_LIMIT;
         let mut result = Self {
-            offsets: Vec::with_capacity(nodes + 1),
+            offsets: Vec::with_capacity(nodes as usize + 1),
             neighbors: Vec::with_capacity(entries as usize),
-            weights: (!uniform).then(|| Vec::with_capacity(entries as usize)),
+            weights: weighted.then(|| Vec::with_capacity(entries as usize)),
         };
         result.offsets.push(0);
         for node in 0..nodes {
             let Self { neighbors, weights, .. } = &mut result;
-            transposed.merge(offsets, sources, node, &mut sorted_row, |neighbor, weight| {
+            transposed.merge(graph, node, &mut sorted_row, |neighbor, weight| {
                 neighbors.push(neighbor as i32);
                 if let Some(weights) = weights {
                     weights.push(weight);
@@ -82,21 +88,21 @@ struct Transposed {
 }
 
 impl Transposed {
-    fn new(offsets: &[u64], sources: &[u32]) -> Self {
-        let nodes = offsets.len().saturating_sub(1);
+    fn new(graph: Topology<'_>) -> Self {
+        let nodes = graph.rows() as usize;
         let mut starts = vec![0u32; nodes + 1];
-        for source in sources {
+        for source in graph.neighbors {
             starts[*source as usize + 1] += 1;
         }
         for node in 0..nodes {
             starts[node + 1] += starts[node];
         }
         let mut next = starts.clone();
-        let mut targets = vec![0; sources.len()];
-        for target in 0..nodes {
-            for source in &sources[offsets[target] as usize..offsets[target + 1] as usize] {
+        let mut targets = vec![0; graph.neighbors.len()];
+        for target in 0..graph.rows() {
+            for source in graph.row(target) {
                 let place = &mut next[*source as usize];
-                targets[*place as usize] = target as u32;
+                targets[*place as usize] = target;
                 *place += 1;
             }
         }
@@ -107,22 +113,16 @@ impl Transposed {
     }
 
     /// Calls `entry` with every neighbour of `node` in either direction, ascending, and how many edges join the two.
-    fn merge(
-        &self,
-        offsets: &[u64],
-        sources: &[u32],
-        node: usize,
-        sorted_row: &mut Vec<u32>,
-        mut entry: impl FnMut(u32, i32),
-    ) {
-        let mut incoming = &sources[offsets[node] as usize..offsets[node + 1] as usize];
+    fn merge(&self, graph: Topology<'_>, node: u32, sorted_row: &mut Vec<u32>, mut entry: impl FnMut(u32, i32)) {
+        let mut incoming = graph.row(node);
         if !incoming.is_sorted() {
             sorted_row.clear();
             sorted_row.extend_from_slice(incoming);
             sorted_row.sort_unstable();
             incoming = sorted_row;
         }
-        let mut outgoing = &self.targets[self.offsets[node] as usize..self.offsets[node + 1] as usize];
+        let outgoing = self.offsets[node as usize] as usize..self.offsets[node as usize + 1] as usize;
+        let mut outgoing = &self.targets[outgoing];
         loop {
             let neighbor = match (incoming.first(), outgoing.first()) {
                 (Some(one), Some(other)) => *one.min(other),
@@ -130,7 +130,7 @@ impl Transposed {
                 (None, None) => return,
             };
             let weight = take_equal(&mut incoming, neighbor) + take_equal(&mut outgoing, neighbor);
-            if neighbor as usize != node {
+            if neighbor != node {
                 entry(neighbor, weight);
             }
         }
@@ -171,7 +171,12 @@ mod tests {
     #[test]
     fn a_symmetric_graph_needs_no_weights() {
         // 0 - 1 - 2
-        let adjacency = Adjacency::symmetric(&[0, 1, 3, 4], &[1, 0, 2, 1]).unwrap();
+        let adjacency = Adjacency::symmetric(Topology {
+            first: 0,
+            offsets: &[0, 1, 3, 4],
+            neighbors: &[1, 0, 2, 1],
+        })
+        .unwrap();
         assert_eq!(adjacency.offsets, [0, 1, 3, 4]);
         assert_eq!(adjacency.neighbors, [1, 0, 2, 1]);
         assert_eq!(adjacency.weights, None);
@@ -195,7 +200,8 @@ mod tests {
             }
             let mut offsets = vec![0u64];
             offsets.extend(rows.iter().scan(0, |sum, row| { *sum += row.len() as u64; Some(*sum) }));
-            let adjacency = Adjacency::symmetric(&offsets, &rows.concat()).unwrap();
+            let topology = Topology { first: 0, offsets: &offsets, neighbors: &rows.concat() };
+            let adjacency = Adjacency::symmetric(topology).unwrap();
             let mut found = BTreeMap::new();
             for node in 0..adjacency.nodes() {
                 let range = adjacency.offsets[node] as usize..adjacency.offsets[node + 1] as usize;

@@ -31,7 +31,11 @@ pub fn assignment_from_file(path: &Path, nodes: u32, parts: PartId) -> Result<Ve
         rows.read_text()?;
     }
     if rows.assignment.len() != nodes as usize {
-        return Err(rows.wrong_length(rows.assignment.len() as u64));
+        return Err(PartitionError::AssignmentTooShort {
+            path: path.to_owned(),
+            rows: rows.assignment.len(),
+            nodes,
+        });
     }
     Ok(rows.assignment)
 }
@@ -91,9 +95,12 @@ impl Rows<'_> {
     }
 
     fn push(&mut self, part: Option<usize>, value: impl FnOnce() -> String) -> Result<(), PartitionError> {
-        let row = self.assignment.len() as u64;
-        if row == u64::from(self.nodes) {
-            return Err(self.wrong_length(row + 1));
+        let row = self.assignment.len();
+        if row == self.nodes as usize {
+            return Err(PartitionError::AssignmentTooLong {
+                path: self.path.to_owned(),
+                nodes: self.nodes,
+            });
         }
         match part {
             Some(part) if part < usize::from(self.parts) => {
@@ -106,15 +113,6 @@ impl Rows<'_> {
                 value: value(),
                 parts: self.parts,
             }),
-        }
-    }
-
-    /// `rows` is what was found, or the first row too many.
-    fn wrong_length(&self, rows: u64) -> PartitionError {
-        PartitionError::AssignmentLength {
-            path: self.path.to_owned(),
-            rows,
-            nodes: self.nodes,
         }
     }
 }
@@ -144,7 +142,12 @@ mod tests {
 
     #[test]
     fn a_wrong_part_is_refused_with_row_and_value() {
-        for (text, row, value) in [("0\n3\n", 1, "3"), ("-1\n0\n", 0, "-1"), ("0\nx\n", 1, "x"), ("0\n\n", 1, "")] {
+        for (text, row, value) in [
+            ("0\n3\n", 1, "3"),
+            ("-1\n0\n", 0, "-1"),
+            ("0\nx\n", 1, "x"),
+            ("0\n\n", 1, ""),
+        ] {
             let message = read_text(text, 2, 3).unwrap_err();
             assert!(message.contains(&format!("row {row}")), "{message}");
             assert!(message.contains(&format!("\"{value}\"")), "{message}");
@@ -157,7 +160,7 @@ mod tests {
     fn a_wrong_length_is_refused() {
         for text in ["0\n", "0\n1\n2\n"] {
             let message = read_text(text, 2, 3).unwrap_err();
-            assert!(message.contains("2 nodes"), "{message}");
+            assert!(message.contains("rows") && message.contains('2'), "{message}");
         }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("parts.npy");
@@ -165,6 +168,9 @@ mod tests {
         writer.write(&[0, 0]).unwrap();
         writer.finish().unwrap();
         let refused = assignment_from_file(&path, 2, 3);
-        assert!(matches!(refused, Err(PartitionError::AssignmentShape { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(PartitionError::AssignmentShape { .. })),
+            "{refused:?}"
+        );
     }
 }

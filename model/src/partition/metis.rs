@@ -69,7 +69,10 @@ impl Constraints {
             .map(Vec::as_slice)
             .filter(|column| column.iter().any(|weight| *weight > 0))
             .collect();
-        let limits = columns.iter().map(|column| reachable_limit(column, parts) as f32).collect();
+        let limits = columns
+            .iter()
+            .map(|column| reachable_limit(column, parts) as f32)
+            .collect();
         let nodes = loads.nodes.len();
         let mut weights = Vec::with_capacity(nodes * columns.len());
         for node in 0..nodes {

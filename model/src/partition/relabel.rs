@@ -66,7 +66,11 @@ mod tests {
         let refused = Relabelling::new(&[0, 2, 1], 2);
         assert!(matches!(
             refused,
-            Err(PartitionError::PartOutOfRange { node: 1, part: 2, parts: 2 })
+            Err(PartitionError::PartOutOfRange {
+                node: 1,
+                part: 2,
+                parts: 2
+            })
         ));
     }
 

@@ -2,6 +2,7 @@
 
 use super::Relabelling;
 use crate::book::{NodeId, PartId};
+use crate::sampling::Topology;
 
 /// The load of one part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,10 +25,10 @@ pub struct CutStatistics {
 }
 
 impl CutStatistics {
-    /// Counts in one pass over the in-edges (the in-neighbours of `v` are `sources[offsets[v] .. offsets[v + 1]]`).
+    /// Counts in one pass over the in-edges of a whole graph.
     ///
-    /// `train` are original ids. Takes 4 bytes per node.
-    pub fn measure(offsets: &[u64], sources: &[NodeId], train: &[NodeId], relabelling: &Relabelling) -> Self {
+    /// `graph` and `train` have original ids. Takes 2 bytes per node.
+    pub fn measure(graph: Topology<'_>, train: &[NodeId], relabelling: &Relabelling) -> Self {
         let book = &relabelling.book;
         // The part whose halo a node was last counted in; part numbers are below the maximum.
         let mut counted_for = vec![PartId::MAX; relabelling.global.len()];
@@ -36,8 +37,7 @@ impl CutStatistics {
             let mut load = PartLoad::default();
             let own = book.range(part);
             for node in relabelling.members(part) {
-                let node = *node as usize;
-                let row = &sources[offsets[node] as usize..offsets[node + 1] as usize];
+                let row = graph.row(*node);
                 load.nodes += 1;
                 load.edges += row.len() as u64;
                 for source in row {
@@ -61,9 +61,14 @@ impl CutStatistics {
         Self { parts }
     }
 
+    /// Directed edges whose ends lie in two parts.
+    pub fn cut_edges(&self) -> u64 {
+        self.sum(|load| load.cut_edges)
+    }
+
     /// Share of the directed edges whose ends lie in two parts; 0 without edges.
     pub fn edge_cut(&self) -> f64 {
-        ratio(self.sum(|load| load.cut_edges), self.sum(|load| load.edges))
+        ratio(self.cut_edges(), self.sum(|load| load.edges))
     }
 
     /// Nodes of other parts per node of the graph, summed over parts.
@@ -128,7 +133,8 @@ mod tests {
             offsets.extend(rows.iter().scan(0, |sum, row| { *sum += row.len() as u64; Some(*sum) }));
             let train: Vec<u32> = (0..nodes as u32).step_by(2).collect();
             let relabelling = Relabelling::new(&assignment, 4).unwrap();
-            let found = CutStatistics::measure(&offsets, &rows.concat(), &train, &relabelling);
+            let topology = Topology { first: 0, offsets: &offsets, neighbors: &rows.concat() };
+            let found = CutStatistics::measure(topology, &train, &relabelling);
 
             let mut cut = 0;
             for part in 0..4u16 {
@@ -157,7 +163,10 @@ mod tests {
 
     #[test]
     fn balance_is_the_largest_over_the_mean_and_1_for_nothing() {
-        let parts = [3, 1, 0, 0].map(|nodes| PartLoad { nodes, ..PartLoad::default() });
+        let parts = [3, 1, 0, 0].map(|nodes| PartLoad {
+            nodes,
+            ..PartLoad::default()
+        });
         let statistics = CutStatistics { parts: parts.to_vec() };
         assert_eq!(statistics.node_balance(), 3.0);
         assert_eq!(statistics.seed_balance(), 1.0);

@@ -79,7 +79,10 @@ impl BlockModel {
     /// # Errors
     /// [`SynthError::TooDense`] when the model does not give that many in a bounded number of rounds.
     pub(super) fn edges(&self, edges: u64) -> Result<Vec<u64>, SynthError> {
-        let wanted = usize::try_from(edges).map_err(|_| SynthError::TooDense { wanted: edges, found: 0 })?;
+        let wanted = usize::try_from(edges).map_err(|_| SynthError::TooDense {
+            wanted: edges,
+            found: 0,
+        })?;
         let mut keys: Vec<u64> = Vec::with_capacity(draws_for(wanted));
         let mut drawn = 0u64;
         for _ in 0..ROUNDS {
@@ -88,9 +91,9 @@ impl BlockModel {
             }
             let draws = draws_for(wanted - keys.len());
             let mut fresh: Vec<u64> = Vec::with_capacity(draws);
-            (drawn..drawn + draws as u64)
+            (0..draws)
                 .into_par_iter()
-                .map(|number| self.draw(number))
+                .map(|number| self.draw(drawn + number as u64))
                 .collect_into_vec(&mut fresh);
             drawn += draws as u64;
             fresh.par_sort_unstable();

@@ -74,7 +74,11 @@ mod tests {
         fill_normal(11, &mut values);
         let count = values.len() as f64;
         let mean = values.iter().map(|value| f64::from(*value)).sum::<f64>() / count;
-        let variance = values.iter().map(|value| (f64::from(*value) - mean).powi(2)).sum::<f64>() / count;
+        let variance = values
+            .iter()
+            .map(|value| (f64::from(*value) - mean).powi(2))
+            .sum::<f64>()
+            / count;
         let paired = values
             .chunks_exact(2)
             .map(|pair| f64::from(pair[0]) * f64::from(pair[1]))
