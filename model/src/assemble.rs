@@ -293,4 +293,4 @@ fn require_length(what: &'static str, wanted: usize, found: usize) -> Result<(),
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -12,11 +12,11 @@ use crate::batch::Block;
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransposedBlock {
     /// `sources + 1` offsets into `destinations`.
-    pub offsets: Vec<u32>,
+    offsets: Vec<u32>,
     /// Per source the destinations that picked it, ascending; a destination that picked it twice is there twice.
-    pub destinations: Vec<u32>,
+    destinations: Vec<u32>,
     /// One over the number of picks, per destination of the block; 0 without picks.
-    pub weights: Vec<f32>,
+    weights: Vec<f32>,
 }
 
 impl TransposedBlock {
@@ -48,6 +48,21 @@ impl TransposedBlock {
             destinations,
             weights,
         })
+    }
+
+    /// `sources + 1` offsets into [`destinations`](Self::destinations).
+    pub fn offsets(&self) -> &[u32] {
+        &self.offsets
+    }
+
+    /// Per source the destinations that picked it.
+    pub fn destinations(&self) -> &[u32] {
+        &self.destinations
+    }
+
+    /// One over the number of picks, per destination; 0 without picks.
+    pub fn weights(&self) -> &[f32] {
+        &self.weights
     }
 
     pub fn source_count(&self) -> usize {
