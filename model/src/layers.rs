@@ -1,4 +1,33 @@
 //! The layers: GraphSAGE with mean aggregation, its training step, and the device that runs it.
+//!
+//! Layer `l` computes `fc_self(own) + fc_neigh(mean of the picks)` (Hamilton, Ying and Leskovec, NeurIPS 2017); between
+//! layers come a ReLU and dropout, the last layer gives the logits. [`build`] makes the model behind [`Trainable`]; the
+//! crates above see neither Burn nor its back ends.
+//!
+//! - [`device`]: where a model runs, asked before anything is put there.
+//! - [`parameters`]: shapes, names and first values of the parameters; [`adam`] changes them.
+//! - [`dropout`]: which activations a batch drops.
+//! - [`weights`]: their hash and their file.
+//! - `backend`, `tape`, `cpu`, `cuda`, `model`: the operations that Burn lacks, and the training step.
+
+pub mod adam;
+#[cfg(feature = "train")]
+mod backend;
+#[cfg(feature = "train")]
+mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
+pub mod device;
+pub mod dropout;
+#[cfg(feature = "train")]
+mod model;
+pub mod parameters;
+#[cfg(feature = "train")]
+mod tape;
+pub mod weights;
+
+pub use device::{Device, DeviceChoice, cpu_fingerprint};
+pub use weights::{load_safetensors, save_safetensors, weights_sha256};
 
 use crate::batch::Block;
 use crate::rng::BatchKey;
@@ -85,6 +114,18 @@ pub enum LayerError {
     Device { device: String, reason: String },
     #[error("{0}")]
     Backend(String),
+    #[error("step {step} of rank {rank} has a bad batch: {source}")]
+    Batch {
+        rank: crate::book::Rank,
+        step: u32,
+        source: crate::assemble::AssembleError,
+    },
+    #[error("{action} {path}: {reason}")]
+    File {
+        action: &'static str,
+        path: std::path::PathBuf,
+        reason: String,
+    },
 }
 
 /// A model with its optimizer on one device. Hides Burn and its back ends from the crates above.
@@ -103,4 +144,16 @@ pub trait Trainable: Send {
 
     /// Forward only, without dropout.
     fn evaluate(&mut self, batch: &AssembledBatch) -> Result<Evaluation, LayerError>;
+}
+
+/// Makes a model on a device, its parameters drawn from `seed` and nothing else.
+#[cfg(feature = "train")]
+pub fn build(device: &Device, config: &ModelConfig, seed: u64) -> Result<Box<dyn Trainable>, LayerError> {
+    match device.cuda_index() {
+        None => model::build_cpu(config, seed),
+        #[cfg(feature = "cuda")]
+        Some(index) => cuda::build(index, config, seed),
+        #[cfg(not(feature = "cuda"))]
+        Some(_) => Err(device.unusable("this program was built without the feature `cuda`")),
+    }
 }

@@ -101,6 +101,13 @@ impl CounterRng {
         Self { state: key }
     }
 
+    /// The generator of `key` after `draws` draws.
+    pub fn at(key: u64, draws: u64) -> Self {
+        Self {
+            state: key.wrapping_add(draws.wrapping_mul(GOLDEN)),
+        }
+    }
+
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
