@@ -3,14 +3,21 @@
 //! | policy | what stays in the arena | what is asked when |
 //! |---|---|---|
 //! | [`on-demand`](pinned::OnDemand) | nothing | per batch and owner |
-//! | `window` | the most frequent rows of each window, and of the next one while it is fetched | per window and owner, and misses per batch and owner |
-//! | `bulk` | what the window needs, and by next use whatever else fits | per window and owner |
+//! | [`window`](window::Window) | the most frequent rows of each window, and of the next one while it is fetched | per window and owner, and misses per batch and owner |
+//! | [`bulk`](bulk::Bulk) | what the window needs, and by next use whatever else fits | per window and owner |
 //! | [`full`](pinned::Full) | every remote row | once, at set-up |
 //!
-//! `conformance` checks any policy on any trace against the rules of [`Policy`].
+//! [`conformance`] checks any policy on any trace against the rules of [`Policy`].
 
 pub mod budget;
+pub mod bulk;
+pub mod conformance;
+pub mod memory;
 pub mod pinned;
+mod slots;
+#[cfg(test)]
+mod tests;
+pub mod window;
 
 use std::sync::Arc;
 
@@ -20,12 +27,13 @@ use crate::plan::{CacheState, Request, WindowPlan};
 use crate::rng::Purpose;
 
 pub use budget::{Budget, BudgetError};
+pub use memory::MemoryTrace;
 
 /// A way of caching remote rows.
 ///
 /// # Rules
 ///
-/// Every plan of every policy keeps these rules, and `conformance` checks them. "Gap `g`" lies just before the assembly
+/// Every plan of every policy keeps these rules, and [`conformance`] checks them. "Gap `g`" lies just before the assembly
 /// of step `g`.
 ///
 /// 1. *Windows.* The plans of an epoch cover the steps `from_step .. steps`, each once and in order. A window has 1 to
@@ -152,12 +160,17 @@ pub enum PlanError {
         slot: u32,
         reason: &'static str,
     },
+    #[error(
+        "the plan needs more than the {budget_rows} slots of the arena before step {step}; this is a mistake of the \
+         planner, please report it with the configuration of the run"
+    )]
+    OverBudget { step: u32, budget_rows: u32 },
     #[error("policy {policy} starts every epoch with an empty cache, but {rows} rows are held")]
     ColdStart { policy: &'static str, rows: usize },
 }
 
 /// The names that [`policy_by_name`] knows.
-pub const POLICY_NAMES: [&str; 2] = ["on-demand", "full"];
+pub const POLICY_NAMES: [&str; 4] = ["on-demand", "window", "bulk", "full"];
 
 /// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -173,6 +186,8 @@ pub struct UnknownPolicy {
 pub fn policy_by_name(name: &str) -> Result<Arc<dyn Policy>, UnknownPolicy> {
     match name {
         "on-demand" => Ok(Arc::new(pinned::OnDemand)),
+        "window" => Ok(Arc::new(window::Window)),
+        "bulk" => Ok(Arc::new(bulk::Bulk::default())),
         "full" => Ok(Arc::new(pinned::Full)),
         _ => Err(UnknownPolicy { name: name.to_owned() }),
     }
