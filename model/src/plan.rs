@@ -55,9 +55,11 @@ pub struct Request {
     pub level: Level,
     pub dtype: RowType,
     /// The request may leave once this step has been assembled and its releases and keeps are done; `None`: once the
-    /// epoch before has assembled its last step. A request with a direct place leaves after step `needed_by_step - 1`.
+    /// epoch before has assembled its last step. Where a plan starts later in the epoch the step before its first counts as
+    /// assembled. A request with a direct place leaves after step `needed_by_step - 1`.
     pub issue_after_step: Option<u32>,
-    /// The first step that reads one of its rows. It must have been answered when that step is assembled.
+    /// The request must have been answered when this step is assembled: the first step that reads one of its rows, or an
+    /// earlier one. The request counts for the phase of this step.
     pub needed_by_step: u32,
 }
 

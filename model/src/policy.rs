@@ -1,11 +1,106 @@
 //! Policies: how remote rows are cached. A policy is a pure function from a trace to plans.
+//!
+//! | policy | what stays in the arena | what is asked when |
+//! |---|---|---|
+//! | [`on-demand`](pinned::OnDemand) | nothing | per batch and owner |
+//! | [`window`](window::Window) | the most frequent rows of each window, and of the next one while it is fetched | per window and owner, and misses per batch and owner |
+//! | [`bulk`](bulk::Bulk) | what the window needs, and by next use whatever else fits | per window and owner |
+//! | [`full`](pinned::Full) | every remote row | once, at set-up |
+//!
+//! [`conformance`] checks any policy on any trace against the rules of [`Policy`].
+
+pub mod budget;
+pub mod bulk;
+pub mod conformance;
+pub mod memory;
+pub mod pinned;
+mod slots;
+#[cfg(test)]
+mod tests;
+pub mod window;
 
 use std::sync::Arc;
 
 use crate::batch::RemoteRows;
-use crate::book::{PartitionBook, Rank};
-use crate::plan::{CacheState, WindowPlan};
+use crate::book::{NodeId, PartId, PartitionBook, Rank};
+use crate::plan::{CacheState, Request, WindowPlan};
 use crate::rng::Purpose;
+
+pub use budget::{Budget, BudgetError};
+pub use memory::MemoryTrace;
+
+/// A way of caching remote rows.
+///
+/// # Rules
+///
+/// Every plan of every policy keeps these rules, and [`conformance`] checks them. "Gap `g`" lies just before the assembly
+/// of step `g`.
+///
+/// 1. *Windows.* The plans of an epoch cover the steps `from_step .. steps`, each once and in order. A window has 1 to
+///    `window` steps, all of one purpose.
+/// 2. *Places.* A batch names one place per remote row, in the order of [`RemoteRows::iter`]. Its direct places are
+///    `0 .. direct_rows`, each once.
+/// 3. *Requests.* A request asks one other part for at least one row; rows ascend, and there is one place per row.
+/// 4. *Times.* A window's requests are sorted by issue gap, and each issue gap is a step of the window. It is at most
+///    `needed_by_step`, and equal to it if a place is direct.
+/// 5. *One question.* No two requests share owner, issue gap and `needed_by_step`.
+/// 6. *The charge.* A slot is charged from the issue gap of the request (or from the keep) that fills it until it is
+///    released. It is filled only when it is free, so at most `budget_rows` slots are charged at any gap.
+/// 7. *Reads.* When a step is assembled each of its rows is where its place says, whether answers come at once or only
+///    when they are needed.
+/// 8. *Releases.* Only a charged slot is released, and only after the `needed_by_step` of the request that fills it.
+/// 9. *Keeps.* A keep copies a direct row of its own batch into a free slot.
+/// 10. *No row twice.* A row that is held or under way is not asked for and not kept a second time.
+/// 11. *State.* At the end of an epoch nothing is under way, and [`Planner::into_state`] names exactly what is held, by
+///     ascending owner and row. It is empty unless [`keeps_across_epochs`](Self::keeps_across_epochs).
+/// 12. *Purity.* The same input gives the same plans, and [`PlanInput::next`] changes nothing unless
+///     [`needs_next_epoch`](Self::needs_next_epoch).
+/// 13. *Fill.* A fill asks each other part at most once, puts every row into a slot of its own, and its state names them.
+pub trait Policy: Send + Sync {
+    /// The name by which [`policy_by_name`] finds the policy.
+    fn name(&self) -> &'static str;
+
+    /// Slots of the arena that `rank` needs when the user grants `asked`: never more than the rows that the rank does not
+    /// own. `full` ignores what was granted.
+    fn budget_rows(&self, book: &PartitionBook, rank: Rank, asked: u32) -> u32;
+
+    /// Whether plans get better when [`PlanInput::next`] is given.
+    fn needs_next_epoch(&self) -> bool;
+
+    /// Whether what is held at the end of an epoch is the state of the next one.
+    fn keeps_across_epochs(&self) -> bool;
+
+    /// What is fetched once, before the first step of a run and again after a resume or a rejoin. Empty unless the policy
+    /// is static.
+    fn fill(&self, book: &PartitionBook, rank: Rank, budget_rows: u32) -> Fill;
+
+    /// Starts to plan one epoch.
+    ///
+    /// # Errors
+    /// See [`PlanError`].
+    fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError>;
+}
+
+/// Produces the plans of one epoch, window by window.
+pub trait Planner: Send {
+    /// The plan of the next window; `None` after the last.
+    ///
+    /// # Errors
+    /// See [`PlanError`]. After an error the planner is of no more use.
+    fn next_window(&mut self) -> Result<Option<WindowPlan>, PlanError>;
+
+    /// What the arena holds after the last window.
+    fn into_state(self: Box<Self>) -> CacheState;
+}
+
+/// What a static policy fetches at set-up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fill {
+    /// At most one per owner, by ascending owner. All places are slots; `issue_after_step` is `None`.
+    pub requests: Vec<Request>,
+    /// What the arena holds once they are answered.
+    pub state: CacheState,
+}
 
 /// What a planner reads of a trace: the remote rows of every step of one epoch of one rank.
 pub trait RemoteTrace: Send + Sync {
@@ -16,7 +111,7 @@ pub trait RemoteTrace: Send + Sync {
 }
 
 /// A trace that cannot be read any more.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the remote rows of step {step} cannot be read: {reason}")]
 pub struct TraceReadError {
     pub step: u32,
@@ -28,9 +123,9 @@ pub struct TraceReadError {
 pub struct PlanInput {
     pub rank: Rank,
     pub book: Arc<PartitionBook>,
-    /// Slots of the arena.
+    /// Slots of the arena, as [`Policy::budget_rows`] gave them.
     pub budget_rows: u32,
-    /// Steps per window; exact for `window`, a maximum for `bulk`. At least 1.
+    /// Steps per window (`--window`); exact for `window`, a maximum for the others. At least 1.
     pub window: u32,
     /// This epoch.
     pub trace: Arc<dyn RemoteTrace>,
@@ -40,4 +135,172 @@ pub struct PlanInput {
     pub from_step: u32,
     /// What the arena holds.
     pub state: CacheState,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    #[error(transparent)]
+    Trace(#[from] TraceReadError),
+    #[error("rank {rank} has no part: the partition book has {parts} parts")]
+    UnknownRank { rank: Rank, parts: PartId },
+    #[error("a window needs at least one step, ask for 1 or more")]
+    EmptyWindow,
+    #[error("the plan is to start at step {from_step}, but the epoch has {steps} steps")]
+    StartsAfterEnd { from_step: u32, steps: u32 },
+    #[error(
+        "step {step} of the trace names row {row} of part {owner}, which is not a row of another part in ascending order; \
+         presample the epoch anew"
+    )]
+    BadRow { step: u32, owner: PartId, row: u32 },
+    #[error("the cache state names row {row} of part {owner} in slot {slot}: {reason}; start from an empty cache")]
+    BadState {
+        owner: PartId,
+        row: u32,
+        slot: u32,
+        reason: &'static str,
+    },
+    #[error(
+        "the plan needs more than the {budget_rows} slots of the arena before step {step}; this is a mistake of the \
+         planner, please report it with the configuration of the run"
+    )]
+    OverBudget { step: u32, budget_rows: u32 },
+    #[error("policy {policy} starts every epoch with an empty cache, but {rows} rows are held")]
+    ColdStart { policy: &'static str, rows: usize },
+}
+
+/// The names that [`policy_by_name`] knows.
+pub const POLICY_NAMES: [&str; 4] = ["on-demand", "window", "bulk", "full"];
+
+/// A name that no policy has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no policy {name:?}; choose one of {}", POLICY_NAMES.join(", "))]
+pub struct UnknownPolicy {
+    pub name: String,
+}
+
+/// The policy of that name, with its default parameters.
+///
+/// # Errors
+/// [`UnknownPolicy`] lists the names.
+pub fn policy_by_name(name: &str) -> Result<Arc<dyn Policy>, UnknownPolicy> {
+    match name {
+        "on-demand" => Ok(Arc::new(pinned::OnDemand)),
+        "window" => Ok(Arc::new(window::Window)),
+        "bulk" => Ok(Arc::new(bulk::Bulk::default())),
+        "full" => Ok(Arc::new(pinned::Full)),
+        _ => Err(UnknownPolicy { name: name.to_owned() }),
+    }
+}
+
+impl PlanInput {
+    /// Checks all of the input but the rows of the traces, which are checked when they are read.
+    fn check(&self) -> Result<(), PlanError> {
+        if self.rank >= self.book.parts() {
+            return Err(PlanError::UnknownRank {
+                rank: self.rank,
+                parts: self.book.parts(),
+            });
+        }
+        if self.window == 0 {
+            return Err(PlanError::EmptyWindow);
+        }
+        let steps = self.trace.steps();
+        if self.from_step > steps {
+            return Err(PlanError::StartsAfterEnd {
+                from_step: self.from_step,
+                steps,
+            });
+        }
+        self.check_state()
+    }
+
+    fn check_state(&self) -> Result<(), PlanError> {
+        let mut taken = vec![false; self.budget_rows as usize];
+        let mut before = None;
+        for held in &self.state.held {
+            let refuse = |reason| {
+                Err(PlanError::BadState {
+                    owner: held.owner,
+                    row: held.row,
+                    slot: held.slot,
+                    reason,
+                })
+            };
+            if !is_remote_row(&self.book, self.rank, held.owner, held.row) {
+                return refuse("no other part has that row");
+            }
+            if before.is_some_and(|before| before >= (held.owner, held.row)) {
+                return refuse("rows are not in ascending order, each once");
+            }
+            before = Some((held.owner, held.row));
+            match taken.get_mut(held.slot as usize) {
+                None => return refuse("the arena has no such slot"),
+                Some(true) => return refuse("the slot holds another row"),
+                Some(free) => *free = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a state that a policy would not have left.
+    fn check_cold(&self, policy: &'static str) -> Result<(), PlanError> {
+        match self.state.held.len() {
+            0 => Ok(()),
+            rows => Err(PlanError::ColdStart { policy, rows }),
+        }
+    }
+
+    /// The step after the last of the window that starts at `first`: at most `window` steps, all of one purpose.
+    fn window_end(&self, first: u32) -> u32 {
+        longest_window(&*self.trace, first, self.window)
+    }
+}
+
+/// The step after the last of the longest window that starts at `first`: at most `limit` steps, all of one purpose.
+fn longest_window(trace: &dyn RemoteTrace, first: u32, limit: u32) -> u32 {
+    let purpose = trace.purpose(first);
+    let end = trace.steps().min(first.saturating_add(limit));
+    (first + 1..end)
+        .find(|step| trace.purpose(*step) != purpose)
+        .unwrap_or(end)
+}
+
+fn is_remote_row(book: &PartitionBook, rank: Rank, owner: PartId, row: u32) -> bool {
+    owner < book.parts() && owner != rank && row < book.part_nodes(owner)
+}
+
+/// The remote rows of a step, after a check that they are rows of other parts, each once and in ascending order.
+fn read_step(
+    trace: &dyn RemoteTrace,
+    book: &PartitionBook,
+    rank: Rank,
+    step: u32,
+) -> Result<Arc<RemoteRows>, PlanError> {
+    let remote = trace.remote_rows(step)?;
+    let mut owner_before = None;
+    for owned in &remote.owners {
+        let owner = owned.owner;
+        let bad = |row| PlanError::BadRow { step, owner, row };
+        if owner >= book.parts() || owner == rank || owner_before.is_some_and(|before| before >= owner) {
+            return Err(bad(owned.rows.first().copied().unwrap_or(0)));
+        }
+        owner_before = Some(owner);
+        if let Some(pair) = owned.rows.windows(2).find(|pair| pair[0] >= pair[1]) {
+            return Err(bad(pair[1]));
+        }
+        if let Some(last) = owned.rows.last().filter(|last| **last >= book.part_nodes(owner)) {
+            return Err(bad(*last));
+        }
+    }
+    Ok(remote)
+}
+
+/// Puts the global ids of remote rows into `nodes`, in ascending order.
+fn global_ids(remote: &RemoteRows, book: &PartitionBook, nodes: &mut Vec<NodeId>) {
+    nodes.clear();
+    for owned in &remote.owners {
+        let first = book.range(owned.owner).start;
+        nodes.extend(owned.rows.iter().map(|row| first + row));
+    }
 }

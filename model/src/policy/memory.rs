@@ -1,0 +1,73 @@
+//! A trace that is held in memory, for tests, benchmarks and tools.
+
+use std::sync::Arc;
+
+use super::{RemoteTrace, TraceReadError};
+use crate::batch::{OwnerRows, RemoteRows};
+use crate::book::{NodeId, PartitionBook};
+use crate::rng::Purpose;
+
+/// The remote rows of every step, in memory.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryTrace {
+    steps: Vec<(Purpose, Arc<RemoteRows>)>,
+}
+
+impl MemoryTrace {
+    /// A trace of these steps.
+    pub fn new(steps: impl IntoIterator<Item = (Purpose, RemoteRows)>) -> Self {
+        Self {
+            steps: steps
+                .into_iter()
+                .map(|(purpose, rows)| (purpose, Arc::new(rows)))
+                .collect(),
+        }
+    }
+
+    /// A trace of these steps, each given by the global ids of its remote rows: below `book.nodes()`, in ascending order,
+    /// each once.
+    pub fn from_nodes<'a>(book: &PartitionBook, steps: impl IntoIterator<Item = (Purpose, &'a [NodeId])>) -> Self {
+        Self::new(
+            steps
+                .into_iter()
+                .map(|(purpose, nodes)| (purpose, remote_rows(book, nodes))),
+        )
+    }
+}
+
+fn remote_rows(book: &PartitionBook, nodes: &[NodeId]) -> RemoteRows {
+    let mut owners: Vec<OwnerRows> = Vec::new();
+    for node in nodes {
+        let home = book.row_home(*node);
+        match owners.last_mut().filter(|owned| owned.owner == home.owner) {
+            Some(owned) => owned.rows.push(home.row),
+            None => owners.push(OwnerRows {
+                owner: home.owner,
+                rows: vec![home.row],
+            }),
+        }
+    }
+    RemoteRows { owners }
+}
+
+impl RemoteTrace for MemoryTrace {
+    fn steps(&self) -> u32 {
+        self.steps.len() as u32
+    }
+
+    fn purpose(&self, step: u32) -> Purpose {
+        self.steps
+            .get(step as usize)
+            .map_or(Purpose::Train, |(purpose, _)| *purpose)
+    }
+
+    fn remote_rows(&self, step: u32) -> Result<Arc<RemoteRows>, TraceReadError> {
+        match self.steps.get(step as usize) {
+            Some((_, rows)) => Ok(Arc::clone(rows)),
+            None => Err(TraceReadError {
+                step,
+                reason: format!("the trace has {} steps", self.steps.len()),
+            }),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Policies whose cache never changes: `on-demand` holds nothing, `full` holds everything. A row that is not held comes
+//! directly for the batch that needs it, one request per batch and owner.
+
+use super::{Fill, PlanError, PlanInput, Planner, Policy, read_step};
+use crate::book::{PartitionBook, Rank};
+use crate::plan::{BatchPlan, CacheState, HeldRow, Level, Place, Request, RowType, WindowPlan};
+
+/// DistDGL's way: nothing is held, and every batch asks every owner of a row that it needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OnDemand;
+
+/// Replication: every remote row is fetched at set-up and stays. The honest upper bound of what memory buys.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Full;
+
+impl Policy for OnDemand {
+    fn name(&self) -> &'static str {
+        "on-demand"
+    }
+
+    fn budget_rows(&self, _book: &PartitionBook, _rank: Rank, _asked: u32) -> u32 {
+        0
+    }
+
+    fn needs_next_epoch(&self) -> bool {
+        false
+    }
+
+    fn keeps_across_epochs(&self) -> bool {
+        false
+    }
+
+    fn fill(&self, _book: &PartitionBook, _rank: Rank, _budget_rows: u32) -> Fill {
+        Fill::default()
+    }
+
+    fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
+        input.check_cold(self.name())?;
+        Ok(Box::new(PinnedPlanner::new(input)?))
+    }
+}
+
+impl Policy for Full {
+    fn name(&self) -> &'static str {
+        "full"
+    }
+
+    fn budget_rows(&self, book: &PartitionBook, rank: Rank, _asked: u32) -> u32 {
+        book.remote_nodes(rank)
+    }
+
+    fn needs_next_epoch(&self) -> bool {
+        false
+    }
+
+    fn keeps_across_epochs(&self) -> bool {
+        true
+    }
+
+    /// Every remote row by ascending global id, as far as the budget reaches.
+    fn fill(&self, book: &PartitionBook, rank: Rank, budget_rows: u32) -> Fill {
+        let mut fill = Fill::default();
+        let mut next_slot = 0;
+        for owner in (0..book.parts()).filter(|owner| *owner != rank) {
+            let count = book.part_nodes(owner).min(budget_rows - next_slot);
+            if count == 0 {
+                continue;
+            }
+            let slots = next_slot..next_slot + count;
+            next_slot += count;
+            fill.state.held.extend(
+                (0..count)
+                    .zip(slots.clone())
+                    .map(|(row, slot)| HeldRow { owner, row, slot }),
+            );
+            fill.requests.push(Request {
+                owner,
+                rows: (0..count).collect(),
+                places: slots.map(Place::Slot).collect(),
+                level: Level::default(),
+                dtype: RowType::default(),
+                issue_after_step: None,
+                needed_by_step: 0,
+            });
+        }
+        fill
+    }
+
+    fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
+        Ok(Box::new(PinnedPlanner::new(input)?))
+    }
+}
+
+/// Plans around a cache that never changes. Its memory is the state and one window's plan.
+pub(super) struct PinnedPlanner {
+    input: PlanInput,
+    next_step: u32,
+}
+
+impl PinnedPlanner {
+    pub(super) fn new(input: PlanInput) -> Result<Self, PlanError> {
+        input.check()?;
+        Ok(Self {
+            next_step: input.from_step,
+            input,
+        })
+    }
+
+    fn plan_step(&self, step: u32, requests: &mut Vec<Request>) -> Result<BatchPlan, PlanError> {
+        let remote = read_step(&*self.input.trace, &self.input.book, self.input.rank, step)?;
+        // Both lists ascend by owner and row, so one walk along the held rows finds all of them.
+        let mut held = self.input.state.held.iter().peekable();
+        let mut places = Vec::with_capacity(remote.len());
+        let mut direct_rows = 0;
+        for owned in &remote.owners {
+            let mut misses = Vec::new();
+            let mut miss_places = Vec::new();
+            for row in &owned.rows {
+                let sought = (owned.owner, *row);
+                while held.next_if(|held| (held.owner, held.row) < sought).is_some() {}
+                let place = match held.next_if(|held| (held.owner, held.row) == sought) {
+                    Some(held) => Place::Slot(held.slot),
+                    None => {
+                        misses.push(*row);
+                        miss_places.push(Place::Direct(direct_rows));
+                        direct_rows += 1;
+                        Place::Direct(direct_rows - 1)
+                    }
+                };
+                places.push(place);
+            }
+            if !misses.is_empty() {
+                requests.push(Request {
+                    owner: owned.owner,
+                    rows: misses,
+                    places: miss_places,
+                    level: Level::default(),
+                    dtype: RowType::default(),
+                    issue_after_step: step.checked_sub(1),
+                    needed_by_step: step,
+                });
+            }
+        }
+        Ok(BatchPlan {
+            step,
+            places,
+            direct_rows,
+            releases: Vec::new(),
+            keeps: Vec::new(),
+        })
+    }
+}
+
+impl Planner for PinnedPlanner {
+    fn next_window(&mut self) -> Result<Option<WindowPlan>, PlanError> {
+        let first = self.next_step;
+        if first >= self.input.trace.steps() {
+            return Ok(None);
+        }
+        let end = self.input.window_end(first);
+        let mut requests = Vec::new();
+        let batches = (first..end)
+            .map(|step| self.plan_step(step, &mut requests))
+            .collect::<Result<_, _>>()?;
+        self.next_step = end;
+        Ok(Some(WindowPlan {
+            purpose: self.input.trace.purpose(first),
+            requests,
+            batches,
+        }))
+    }
+
+    fn into_state(self: Box<Self>) -> CacheState {
+        self.input.state
+    }
+}

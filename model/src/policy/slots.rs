@@ -1,0 +1,112 @@
+//! What planners that change their cache share: the slots of the arena, and requests made of global ids.
+
+use super::PlanError;
+use crate::book::{NodeId, PartId, PartitionBook};
+use crate::plan::{CacheState, HeldRow, Level, Place, Request, RowType};
+
+const NO_SLOT: u32 = u32::MAX;
+
+/// Which slot every held row is in: 4 bytes per node of the graph, and 4 per slot.
+pub(super) struct Slots {
+    slot_of: Vec<u32>,
+    free: Vec<u32>,
+    budget_rows: u32,
+}
+
+impl Slots {
+    /// The slots of an arena that holds `state`, which has been checked.
+    pub(super) fn new(book: &PartitionBook, budget_rows: u32, state: &CacheState) -> Self {
+        let mut slot_of = vec![NO_SLOT; book.nodes() as usize];
+        let mut taken = vec![false; budget_rows as usize];
+        for held in &state.held {
+            slot_of[global_id(book, held.owner, held.row) as usize] = held.slot;
+            taken[held.slot as usize] = true;
+        }
+        // Taken from the end: the lowest slot first.
+        let free = (0..budget_rows).rev().filter(|slot| !taken[*slot as usize]).collect();
+        Self {
+            slot_of,
+            free,
+            budget_rows,
+        }
+    }
+
+    pub(super) fn get(&self, node: NodeId) -> Option<u32> {
+        let slot = self.slot_of[node as usize];
+        (slot != NO_SLOT).then_some(slot)
+    }
+
+    /// Gives `node`, which has none, a slot from gap `step` on.
+    pub(super) fn take(&mut self, node: NodeId, step: u32) -> Result<u32, PlanError> {
+        let slot = self.free.pop().ok_or(PlanError::OverBudget {
+            step,
+            budget_rows: self.budget_rows,
+        })?;
+        self.slot_of[node as usize] = slot;
+        Ok(slot)
+    }
+
+    /// Frees the slot of `node`, if it has one.
+    pub(super) fn release(&mut self, node: NodeId) -> Option<u32> {
+        let slot = self.get(node)?;
+        self.slot_of[node as usize] = NO_SLOT;
+        self.free.push(slot);
+        Some(slot)
+    }
+
+    /// All rows that have a slot.
+    pub(super) fn state(&self, book: &PartitionBook) -> CacheState {
+        let mut held = Vec::with_capacity(self.budget_rows as usize - self.free.len());
+        for owner in 0..book.parts() {
+            let range = book.range(owner);
+            let slots = &self.slot_of[range.start as usize..range.end as usize];
+            held.extend(
+                (0..)
+                    .zip(slots)
+                    .filter(|(_, slot)| **slot != NO_SLOT)
+                    .map(|(row, slot)| HeldRow {
+                        owner,
+                        row,
+                        slot: *slot,
+                    }),
+            );
+        }
+        CacheState { held }
+    }
+}
+
+pub(super) fn global_id(book: &PartitionBook, owner: PartId, row: u32) -> NodeId {
+    book.range(owner).start + row
+}
+
+/// When a request leaves and when its answer is needed.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    pub issue_gap: u32,
+    pub needed_by_step: u32,
+}
+
+/// Appends one request per owner for `rows`, which are in ascending order of their global ids.
+pub(super) fn push_requests(book: &PartitionBook, rows: &[(NodeId, Place)], times: Times, requests: &mut Vec<Request>) {
+    let mut rest = rows;
+    while let Some((first, _)) = rest.first() {
+        let owner = book.owner(*first);
+        let range = book.range(owner);
+        let (owned, others) = rest.split_at(rest.partition_point(|(node, _)| *node < range.end));
+        rest = others;
+        requests.push(Request {
+            owner,
+            rows: owned.iter().map(|(node, _)| node - range.start).collect(),
+            places: owned.iter().map(|(_, place)| *place).collect(),
+            level: Level::default(),
+            dtype: RowType::default(),
+            issue_after_step: times.issue_gap.checked_sub(1),
+            needed_by_step: times.needed_by_step,
+        });
+    }
+}
+
+/// Sorts a window's requests: by issue gap, the most urgent first.
+pub(super) fn sort_requests(requests: &mut [Request]) {
+    requests.sort_by_key(|request| (request.issue_gap(), request.needed_by_step, request.owner));
+}
