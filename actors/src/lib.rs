@@ -2,4 +2,5 @@
 
 pub mod cli;
 pub mod report;
+pub mod telemetry;
 pub mod transport;
