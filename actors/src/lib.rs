@@ -3,4 +3,5 @@
 pub mod cli;
 pub mod metis_child;
 pub mod report;
+pub mod telemetry;
 pub mod transport;

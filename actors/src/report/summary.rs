@@ -1,13 +1,16 @@
-//! The summary of a run: the stable names that scripts read.
+//! The summary of a run: the stable names that scripts read. `docs/summary.md` describes every one.
 
 use greengnn_energy::quality::Quality;
 use greengnn_model::counters::Traffic;
 use serde::{Deserialize, Serialize};
 
+/// Version of the layout of `summary.json`. It grows when a name changes its meaning, not when one is added.
+pub const SUMMARY_VERSION: u32 = 1;
+
 /// `summary.json`. Sums are over all ranks or processes unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
-    /// Version of this layout.
+    /// Version of this layout: [`SUMMARY_VERSION`].
     pub version: u32,
     pub policy: String,
     /// Steps per window as asked.
@@ -44,7 +47,8 @@ pub struct RunSummary {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EpochSummary {
     pub epoch: u32,
-    /// Mean cross-entropy of the labelled training seeds.
+    /// Mean cross-entropy of the labelled training seeds. A loss that is not finite is `null` in JSON, and NaN here.
+    #[serde(with = "null_is_nan")]
     pub loss: f64,
     pub valid_accuracy: Option<f64>,
     #[serde(flatten)]
@@ -60,7 +64,7 @@ pub struct Planned {
 }
 
 /// The counters of a period.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PeriodSummary {
     pub wall_s: f64,
     /// Mean over ranks of the wait for an assembled batch.
@@ -75,6 +79,124 @@ pub struct PeriodSummary {
     pub cache_hit_rows: i64,
     /// CPU seconds of all processes.
     pub cpu_s: f64,
+    /// None if the energy of any part of the period is not known.
     pub energy_j: Option<f64>,
     pub energy_quality: Quality,
 }
+
+/// A summary that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SummaryError {
+    #[error("the text is not a summary of a run: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the summary has layout version {found}, this program reads up to {SUMMARY_VERSION}; use a newer program")]
+    Version { found: u32 },
+}
+
+impl RunSummary {
+    /// The text of `summary.json`.
+    pub fn to_json(&self) -> Result<String, SummaryError> {
+        Ok(serde_json::to_string_pretty(self)?)
+    }
+
+    /// Reads what [`RunSummary::to_json`] wrote. Names that this version does not know are ignored.
+    pub fn from_json(text: &str) -> Result<Self, SummaryError> {
+        /// Read first, so that a newer layout is not called malformed.
+        #[derive(Deserialize)]
+        struct Layout {
+            version: u32,
+        }
+        let Layout { version } = serde_json::from_str(text)?;
+        if version > SUMMARY_VERSION {
+            return Err(SummaryError::Version { found: version });
+        }
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// The training steps of all epochs.
+    pub fn training(&self) -> PeriodSummary {
+        PeriodSummary::sum(self.epochs.iter().map(|epoch| &epoch.period))
+    }
+
+    /// Set-up, training and evaluation together.
+    pub fn whole_run(&self) -> PeriodSummary {
+        let training = self.epochs.iter().map(|epoch| &epoch.period);
+        PeriodSummary::sum(training.chain([&self.setup, &self.evaluation]))
+    }
+
+    /// The epochs in which the requests or rows that were counted differ from those that were planned.
+    pub fn epochs_off_plan(&self) -> Vec<u32> {
+        let off_plan = self
+            .epochs
+            .iter()
+            .filter(|epoch| epoch.planned != Planned::from(&epoch.period.traffic));
+        off_plan.map(|epoch| epoch.epoch).collect()
+    }
+}
+
+impl From<&Traffic> for Planned {
+    fn from(traffic: &Traffic) -> Self {
+        Self {
+            feature_requests: traffic.feature_requests,
+            feature_rows: traffic.feature_rows,
+        }
+    }
+}
+
+impl PeriodSummary {
+    /// Adds periods that do not overlap. The energy has the quality of its worst part, and is unavailable as soon as a
+    /// part is; a period in which nothing happened has no say in that.
+    pub fn sum<'a>(periods: impl IntoIterator<Item = &'a PeriodSummary>) -> PeriodSummary {
+        let mut periods = periods.into_iter().filter(|period| !period.is_empty());
+        let Some(first) = periods.next() else {
+            return PeriodSummary::default();
+        };
+        periods.fold(first.clone(), |mut sum, period| {
+            sum.wall_s += period.wall_s;
+            sum.stall_s += period.stall_s;
+            sum.sync_s += period.sync_s;
+            sum.traffic += period.traffic;
+            sum.wire_bytes += period.wire_bytes;
+            sum.cache_hit_rows += period.cache_hit_rows;
+            sum.cpu_s += period.cpu_s;
+            sum.energy_quality = sum.energy_quality.max(period.energy_quality);
+            sum.energy_j = sum.energy_j.zip(period.energy_j).map(|(sum, part)| sum + part);
+            sum
+        })
+    }
+
+    /// Nothing took place: no time passed, nothing moved, no energy was read.
+    fn is_empty(&self) -> bool {
+        self.wall_s == 0.0 && self.traffic == Traffic::default() && self.wire_bytes == 0 && self.energy_j.is_none()
+    }
+
+    /// Share of the wall time that ranks waited for an assembled batch, 0 to 1; none if no time passed.
+    pub fn stall_share(&self) -> Option<f64> {
+        share(self.stall_s, self.wall_s)
+    }
+
+    /// Share of the wall time that ranks waited for the other ranks' gradients, 0 to 1; none if no time passed.
+    pub fn sync_share(&self) -> Option<f64> {
+        share(self.sync_s, self.wall_s)
+    }
+}
+
+fn share(part: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| part / whole)
+}
+
+/// JSON has no NaN and no infinity: both are written as `null`, and `null` is read as NaN.
+pub(crate) mod null_is_nan {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        value.is_finite().then_some(*value).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,136 @@
+//! The lines that a run writes while it lasts: one per step and rank, one per epoch, one per power reading.
+
+use greengnn_energy::quality::Quality;
+use serde::{Deserialize, Serialize};
+
+use super::summary::{EpochSummary, null_is_nan};
+
+/// One line of `metrics.jsonl`; `kind` is `step` or `epoch`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum MetricsRecord {
+    Step(StepRecord),
+    Epoch(EpochSummary),
+}
+
+/// Where the time of one training step of one rank went. All times are wall seconds.
+///
+/// `sample_s`, `fetch_s` and `assemble_s` were spent on the step's batch ahead of the step, in the background: they
+/// hide behind earlier steps, and what did not hide is `stall_s`. The step itself took
+/// [`StepRecord::elapsed_s`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepRecord {
+    pub epoch: u32,
+    /// Step within the epoch.
+    pub step: u32,
+    pub rank: u32,
+    /// Labelled seeds of this rank.
+    pub seeds: u32,
+    /// Presampling: the batch's share of it.
+    pub sample_s: f64,
+    /// From the first request for a row of the batch to the arrival of the last.
+    pub fetch_s: f64,
+    /// Copying local, cached and fetched rows into the batch.
+    pub assemble_s: f64,
+    pub forward_s: f64,
+    pub backward_s: f64,
+    /// The optimizer's update of the parameters.
+    pub optimizer_s: f64,
+    /// Wait for the other ranks' gradients.
+    pub sync_s: f64,
+    /// Wait for the assembled batch.
+    pub stall_s: f64,
+    /// This rank's part of the step's loss: the summed cross-entropy of its seeds over the labelled seeds of all
+    /// ranks, so that the ranks' values add up to the mean. Not finite: `null` in JSON.
+    #[serde(with = "null_is_nan")]
+    pub loss: f64,
+}
+
+impl StepRecord {
+    /// Forward, backward and the optimizer.
+    pub fn compute_s(&self) -> f64 {
+        self.forward_s + self.backward_s + self.optimizer_s
+    }
+
+    /// What the rank's step took: waiting for the batch, computing, waiting for the gradients.
+    pub fn elapsed_s(&self) -> f64 {
+        self.stall_s + self.compute_s() + self.sync_s
+    }
+}
+
+/// One line of `energy.csv`: the mean power of one domain since its point before.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EnergyPoint {
+    /// Seconds since the start of the run.
+    pub at_s: f64,
+    /// The computer, by name.
+    pub host: String,
+    /// The domain's own name on that host, such as `package-0`, `dram-0` or `gpu-1`. A domain that several processes
+    /// share appears once.
+    pub domain: String,
+    /// What the domain is: `cpu`, `dram`, `gpu`.
+    pub kind: String,
+    /// None if it could not be read.
+    pub watts: Option<f64>,
+    pub quality: Quality,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_one_flat_object_with_its_kind() {
+        let step = StepRecord {
+            epoch: 2,
+            step: 7,
+            rank: 3,
+            forward_s: 0.25,
+            backward_s: 0.5,
+            optimizer_s: 0.125,
+            sync_s: 1.0,
+            stall_s: 2.0,
+            loss: 1.5,
+            ..StepRecord::default()
+        };
+        let json = serde_json::to_value(MetricsRecord::Step(step)).unwrap();
+        assert_eq!(json["kind"], "step");
+        assert_eq!(
+            (&json["epoch"], &json["step"], &json["rank"]),
+            (&2.into(), &7.into(), &3.into())
+        );
+        for name in [
+            "sample_s",
+            "fetch_s",
+            "assemble_s",
+            "forward_s",
+            "backward_s",
+            "optimizer_s",
+            "sync_s",
+            "stall_s",
+        ] {
+            assert!(json[name].is_f64(), "{name} in {json}");
+        }
+        assert_eq!(
+            serde_json::from_value::<MetricsRecord>(json).unwrap(),
+            MetricsRecord::Step(step)
+        );
+        assert_eq!(step.compute_s(), 0.875);
+        assert_eq!(step.elapsed_s(), 3.875);
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_is_null_and_comes_back_as_nan() {
+        let step = StepRecord {
+            loss: f64::INFINITY,
+            ..StepRecord::default()
+        };
+        let line = serde_json::to_string(&MetricsRecord::Step(step)).unwrap();
+        assert!(line.contains("\"loss\":null"), "{line}");
+        let MetricsRecord::Step(read) = serde_json::from_str(&line).unwrap() else {
+            panic!("a step came back as an epoch: {line}");
+        };
+        assert!(read.loss.is_nan());
+    }
+}

@@ -1,0 +1,339 @@
+//! The folder of a run.
+//!
+//! | file | what |
+//! |---|---|
+//! | `config.toml` | the configuration that ran, every default filled in |
+//! | `metrics.jsonl` | one line per step and rank and one per epoch, appended while the run lasts |
+//! | `energy.csv` | power of every domain over time, appended while the run lasts |
+//! | `model.safetensors` | the trained parameters |
+//! | `summary.json` | the result |
+//! | `report.html` | the result as a page |
+//!
+//! Files that are written at once appear whole or not at all: they are written under another name, synced and renamed.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::records::{EnergyPoint, MetricsRecord};
+use super::summary::RunSummary;
+
+const CONFIG: &str = "config.toml";
+const METRICS: &str = "metrics.jsonl";
+const ENERGY: &str = "energy.csv";
+const MODEL: &str = "model.safetensors";
+const SUMMARY: &str = "summary.json";
+const REPORT: &str = "report.html";
+
+const ENERGY_HEADER: &str = "at_s,host,domain,kind,watts,quality\n";
+
+/// Why a run folder could not be made or written.
+#[derive(Debug, thiserror::Error)]
+pub enum RunFolderError {
+    #[error("the run folder {} is not empty; choose another with --out, or remove it", path.display())]
+    NotEmpty { path: PathBuf },
+    #[error("{} cannot be the run folder, it is a file; choose another with --out", path.display())]
+    NotAFolder { path: PathBuf },
+    #[error("{what} {} failed", path.display())]
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("{name} could not be written down: {reason}")]
+    Encode { name: &'static str, reason: String },
+}
+
+/// The folder of one run, open for appending.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    metrics: File,
+    energy: File,
+}
+
+impl RunFolder {
+    /// Makes the folder, and its parents, and opens its timelines. A folder that exists must be empty, so that no run
+    /// is overwritten.
+    pub fn create(path: impl Into<PathBuf>) -> Result<Self, RunFolderError> {
+        let path = path.into();
+        if path.exists() && !path.is_dir() {
+            return Err(RunFolderError::NotAFolder { path });
+        }
+        fs::create_dir_all(&path).map_err(io_error("making", &path))?;
+        let mut entries = fs::read_dir(&path).map_err(io_error("reading", &path))?;
+        if entries.next().is_some() {
+            return Err(RunFolderError::NotEmpty { path });
+        }
+        let metrics = create_appendable(&path.join(METRICS))?;
+        let energy = create_appendable(&path.join(ENERGY))?;
+        let folder = Self { path, metrics, energy };
+        folder.append(&folder.energy, ENERGY, ENERGY_HEADER.as_bytes())?;
+        Ok(folder)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the trained parameters belong; [`RunFolder::write_model`] writes them there.
+    pub fn model_path(&self) -> PathBuf {
+        self.path.join(MODEL)
+    }
+
+    pub fn report_path(&self) -> PathBuf {
+        self.path.join(REPORT)
+    }
+
+    /// Writes the resolved configuration as TOML and returns the text.
+    pub fn write_config(&self, config: &impl Serialize) -> Result<String, RunFolderError> {
+        let text = toml::to_string_pretty(config).map_err(|error| RunFolderError::Encode {
+            name: CONFIG,
+            reason: error.to_string(),
+        })?;
+        self.write(CONFIG, text.as_bytes())?;
+        Ok(text)
+    }
+
+    /// Appends one line to `metrics.jsonl`, in one write, so that a reader never sees half a line for long.
+    pub fn append_metrics(&self, record: &MetricsRecord) -> Result<(), RunFolderError> {
+        let mut line = serde_json::to_vec(record).map_err(encode_error(METRICS))?;
+        line.push(b'\n');
+        self.append(&self.metrics, METRICS, &line)
+    }
+
+    /// Appends one line per point to `energy.csv`. Power that could not be read is an empty field.
+    pub fn append_energy(&self, points: &[EnergyPoint]) -> Result<(), RunFolderError> {
+        let lines: String = points.iter().map(energy_line).collect();
+        self.append(&self.energy, ENERGY, lines.as_bytes())
+    }
+
+    /// Writes the parameters; `safetensors` is the whole file.
+    pub fn write_model(&self, safetensors: &[u8]) -> Result<(), RunFolderError> {
+        self.write(MODEL, safetensors)
+    }
+
+    pub fn write_summary(&self, summary: &RunSummary) -> Result<(), RunFolderError> {
+        let mut text = serde_json::to_string_pretty(summary).map_err(encode_error(SUMMARY))?;
+        text.push('\n');
+        self.write(SUMMARY, text.as_bytes())
+    }
+
+    /// Writes the page of [`html::render`](super::html::render).
+    pub fn write_report(&self, html: &str) -> Result<(), RunFolderError> {
+        self.write(REPORT, html.as_bytes())
+    }
+
+    fn append(&self, mut file: &File, name: &str, bytes: &[u8]) -> Result<(), RunFolderError> {
+        file.write_all(bytes)
+            .map_err(io_error("appending to", &self.path.join(name)))
+    }
+
+    /// Writes a file whole: under a temporary name in the same folder, synced, renamed, and the folder synced.
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RunFolderError> {
+        let path = self.path.join(name);
+        let failed = io_error("writing", &path);
+        let write = || -> io::Result<()> {
+            // As open as the umask allows, like every other file of the run.
+            let mut file = tempfile::Builder::new()
+                .prefix(&format!(".{name}."))
+                .permissions(Permissions::from_mode(0o666))
+                .tempfile_in(&self.path)?;
+            file.write_all(bytes)?;
+            file.as_file().sync_all()?;
+            file.persist(&path)?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(failed)
+    }
+}
+
+fn create_appendable(path: &Path) -> Result<File, RunFolderError> {
+    let file = OpenOptions::new().append(true).create_new(true).open(path);
+    file.map_err(io_error("making", path))
+}
+
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RunFolderError + use<> {
+    let path = path.to_path_buf();
+    move |source| RunFolderError::Io { what, path, source }
+}
+
+fn encode_error(name: &'static str) -> impl FnOnce(serde_json::Error) -> RunFolderError {
+    move |error| RunFolderError::Encode {
+        name,
+        reason: error.to_string(),
+    }
+}
+
+fn energy_line(point: &EnergyPoint) -> String {
+    let watts = point
+        .watts
+        .filter(|watts| watts.is_finite())
+        .map(|watts| format!("{watts:.3}"));
+    format!(
+        "{:.3},{},{},{},{},{}\n",
+        point.at_s,
+        csv_field(&point.host),
+        csv_field(&point.domain),
+        csv_field(&point.kind),
+        watts.unwrap_or_default(),
+        point.quality,
+    )
+}
+
+/// Quoted where RFC 4180 asks for it.
+fn csv_field(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use greengnn_energy::quality::Quality;
+
+    use super::super::records::StepRecord;
+    use super::super::summary::tests::sample;
+    use super::*;
+
+    fn new_folder() -> (tempfile::TempDir, RunFolder) {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create(parent.path().join("runs/one")).unwrap();
+        (parent, folder)
+    }
+
+    fn names(folder: &RunFolder) -> Vec<String> {
+        let entries = fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_folder_with_anything_in_it_is_refused_and_left_alone() {
+        let (_parent, folder) = new_folder();
+        let before = names(&folder);
+        let error = RunFolder::create(folder.path()).unwrap_err();
+        assert!(matches!(error, RunFolderError::NotEmpty { .. }), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("runs/one is not empty; choose another with --out"),
+            "{error}"
+        );
+        assert_eq!(names(&folder), before);
+    }
+
+    #[test]
+    fn an_empty_folder_is_taken_and_a_file_is_not() {
+        let parent = tempfile::tempdir().unwrap();
+        RunFolder::create(parent.path()).unwrap();
+        let file = parent.path().join(METRICS);
+        let error = RunFolder::create(&file).unwrap_err();
+        assert!(matches!(error, RunFolderError::NotAFolder { .. }), "{error}");
+        let error = RunFolder::create(file.join("below")).unwrap_err();
+        assert!(matches!(error, RunFolderError::Io { what: "making", .. }), "{error}");
+    }
+
+    #[test]
+    fn metrics_are_one_object_a_line_at_once() {
+        let (_parent, folder) = new_folder();
+        for step in 0..3 {
+            let record = MetricsRecord::Step(StepRecord {
+                step,
+                ..StepRecord::default()
+            });
+            folder.append_metrics(&record).unwrap();
+            let text = fs::read_to_string(folder.path().join(METRICS)).unwrap();
+            assert_eq!(text.lines().count(), step as usize + 1);
+            assert!(text.ends_with('\n'));
+            let last: MetricsRecord = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+            assert_eq!(last, record);
+        }
+        folder
+            .append_metrics(&MetricsRecord::Epoch(sample().epochs[1].clone()))
+            .unwrap();
+        let text = fs::read_to_string(folder.path().join(METRICS)).unwrap();
+        let json: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!((&json["kind"], &json["epoch"]), (&"epoch".into(), &1.into()));
+        assert_eq!(json["feature_rows"], 2_600);
+    }
+
+    #[test]
+    fn power_that_could_not_be_read_is_an_empty_field() {
+        let (_parent, folder) = new_folder();
+        let point = EnergyPoint {
+            at_s: 0.05,
+            host: "node, one".into(),
+            domain: "package-0".into(),
+            kind: "cpu".into(),
+            watts: Some(41.5),
+            quality: Quality::Estimated,
+        };
+        let unread = EnergyPoint {
+            watts: None,
+            quality: Quality::Unavailable,
+            ..point.clone()
+        };
+        folder.append_energy(&[point, unread]).unwrap();
+        folder.append_energy(&[]).unwrap();
+        let text = fs::read_to_string(folder.path().join(ENERGY)).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                ENERGY_HEADER.trim_end(),
+                "0.050,\"node, one\",package-0,cpu,41.500,estimated",
+                "0.050,\"node, one\",package-0,cpu,,unavailable",
+            ]
+        );
+    }
+
+    #[test]
+    fn whole_files_replace_their_older_selves_and_leave_nothing_behind() {
+        let (_parent, folder) = new_folder();
+        folder.write_report("<p>first</p>").unwrap();
+        folder.write_report("<p>second</p>").unwrap();
+        folder.write_model(b"weights").unwrap();
+        folder.write_summary(&sample()).unwrap();
+        #[derive(Serialize)]
+        struct Config {
+            policy: &'static str,
+            fanouts: [u32; 2],
+        }
+        let config = Config {
+            policy: "bulk",
+            fanouts: [25, 10],
+        };
+        let text = folder.write_config(&config).unwrap();
+        assert_eq!(fs::read_to_string(folder.path().join(CONFIG)).unwrap(), text);
+        assert!(text.contains("policy = \"bulk\""), "{text}");
+        assert_eq!(fs::read_to_string(folder.report_path()).unwrap(), "<p>second</p>");
+        assert_eq!(fs::read(folder.model_path()).unwrap(), b"weights");
+        let summary = fs::read_to_string(folder.path().join(SUMMARY)).unwrap();
+        assert_eq!(RunSummary::from_json(&summary).unwrap(), sample());
+        assert_eq!(names(&folder), [CONFIG, ENERGY, METRICS, MODEL, REPORT, SUMMARY]);
+    }
+
+    #[test]
+    fn a_write_that_fails_keeps_the_older_file() {
+        let (_parent, folder) = new_folder();
+        folder.write_report("<p>first</p>").unwrap();
+        // A configuration that TOML cannot hold fails before anything is touched.
+        let error = folder.write_config(&u64::MAX).unwrap_err();
+        assert!(matches!(error, RunFolderError::Encode { name: CONFIG, .. }), "{error}");
+        // A folder in the way makes the rename fail; the temporary file goes with it.
+        fs::create_dir_all(folder.path().join(SUMMARY).join("inside")).unwrap();
+        let error = folder.write_summary(&sample()).unwrap_err();
+        assert!(error.to_string().starts_with("writing "), "{error}");
+        assert_eq!(fs::read_to_string(folder.report_path()).unwrap(), "<p>first</p>");
+        assert_eq!(names(&folder), [ENERGY, METRICS, REPORT, SUMMARY]);
+    }
+}

@@ -1,0 +1,195 @@
+use serde_json::Value;
+
+use super::*;
+
+/// A run of two epochs whose figures are all different, so that a mix-up shows.
+pub(crate) fn sample() -> RunSummary {
+    let period = |scale: u64, quality, energy_j| PeriodSummary {
+        wall_s: scale as f64,
+        stall_s: scale as f64 * 0.25,
+        sync_s: scale as f64 * 0.125,
+        traffic: Traffic {
+            feature_requests: 10 * scale,
+            deliveries: 11 * scale,
+            sample_requests: 12 * scale,
+            feature_rows: 1_300 * scale,
+            feature_bytes: 1_300 * 512 * scale,
+        },
+        wire_bytes: 700_000 * scale,
+        cache_hit_rows: 400 * scale as i64,
+        cpu_s: scale as f64 * 1.5,
+        energy_j,
+        energy_quality: quality,
+    };
+    let epoch = |epoch: u32, loss, period: PeriodSummary| EpochSummary {
+        epoch,
+        loss,
+        valid_accuracy: Some(0.5 + f64::from(epoch) / 10.0),
+        planned: Planned::from(&period.traffic),
+        period,
+    };
+    RunSummary {
+        version: SUMMARY_VERSION,
+        policy: "bulk".into(),
+        window: 16,
+        budget_rows: 5_000,
+        held_rows_peak: 4_321,
+        ranks: 4,
+        machines: 4,
+        device: "cpu".into(),
+        cpu_fingerprint: "x86_64 avx2 32K/1M/32M".into(),
+        seed: 1,
+        epochs: vec![
+            epoch(0, 2.5, period(4, Quality::Estimated, Some(200.0))),
+            epoch(1, 1.25, period(2, Quality::Measured, Some(100.0))),
+        ],
+        setup: period(1, Quality::Measured, Some(50.0)),
+        evaluation: period(3, Quality::Measured, Some(30.0)),
+        test_accuracy: Some(0.625),
+        weights_sha256: "ab".repeat(32),
+        peak_rss_bytes: 3 << 30,
+        peak_anon_bytes: 1 << 30,
+        setup_s: 1.5,
+        total_s: 12.5,
+        bound_by: "bound by compute".into(),
+    }
+}
+
+const RUN_NAMES: &[&str] = &[
+    "version",
+    "policy",
+    "window",
+    "budget_rows",
+    "held_rows_peak",
+    "ranks",
+    "machines",
+    "device",
+    "cpu_fingerprint",
+    "seed",
+    "epochs",
+    "setup",
+    "evaluation",
+    "test_accuracy",
+    "weights_sha256",
+    "peak_rss_bytes",
+    "peak_anon_bytes",
+    "setup_s",
+    "total_s",
+];
+
+const PERIOD_NAMES: &[&str] = &[
+    "wall_s",
+    "stall_s",
+    "sync_s",
+    "feature_requests",
+    "deliveries",
+    "sample_requests",
+    "feature_rows",
+    "feature_bytes",
+    "wire_bytes",
+    "cache_hit_rows",
+    "cpu_s",
+    "energy_j",
+    "energy_quality",
+];
+
+fn has_names(value: &Value, names: &[&str]) {
+    let object = value.as_object().unwrap();
+    for name in names {
+        assert!(object.contains_key(*name), "{name} is not in {value}");
+    }
+}
+
+#[test]
+fn every_stable_name_is_at_its_place() {
+    let json: Value = serde_json::from_str(&sample().to_json().unwrap()).unwrap();
+    has_names(&json, RUN_NAMES);
+    for epoch in json["epochs"].as_array().unwrap() {
+        has_names(epoch, &["epoch", "loss", "valid_accuracy", "planned"]);
+        has_names(epoch, PERIOD_NAMES);
+        has_names(&epoch["planned"], &["feature_requests", "feature_rows"]);
+    }
+    has_names(&json["setup"], PERIOD_NAMES);
+    has_names(&json["evaluation"], PERIOD_NAMES);
+    assert_eq!(json["epochs"][0]["feature_rows"], 5_200);
+    assert_eq!(json["epochs"][0]["planned"]["feature_rows"], 5_200);
+    assert_eq!(json["epochs"][1]["energy_quality"], "measured");
+}
+
+#[test]
+fn a_summary_survives_json() {
+    let summary = sample();
+    assert_eq!(RunSummary::from_json(&summary.to_json().unwrap()).unwrap(), summary);
+}
+
+#[test]
+fn names_that_are_not_known_are_ignored_and_newer_layouts_refused() {
+    let mut json: Value = serde_json::from_str(&sample().to_json().unwrap()).unwrap();
+    json["something_new"] = 1.into();
+    json["epochs"][0]["something_new"] = 1.into();
+    assert_eq!(RunSummary::from_json(&json.to_string()).unwrap(), sample());
+
+    let newer = format!("{{\"version\": {}}}", SUMMARY_VERSION + 1);
+    let error = RunSummary::from_json(&newer).unwrap_err();
+    assert!(
+        matches!(error, SummaryError::Version { found } if found == SUMMARY_VERSION + 1),
+        "{error}"
+    );
+    assert!(matches!(RunSummary::from_json("{").unwrap_err(), SummaryError::Json(_)));
+}
+
+#[test]
+fn a_diverged_loss_is_null_and_comes_back_as_nan() {
+    let mut summary = sample();
+    summary.epochs[1].loss = f64::NAN;
+    let text = summary.to_json().unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert!(json["epochs"][1]["loss"].is_null());
+    assert!(RunSummary::from_json(&text).unwrap().epochs[1].loss.is_nan());
+}
+
+#[test]
+fn a_total_adds_up_and_takes_the_worst_quality() {
+    let summary = sample();
+    let training = summary.training();
+    assert_eq!(training.traffic.feature_rows, 7_800);
+    assert_eq!(
+        (training.energy_j, training.energy_quality),
+        (Some(300.0), Quality::Estimated)
+    );
+    assert_eq!(training.stall_share(), Some(0.25));
+
+    let whole = summary.whole_run();
+    assert_eq!((whole.wall_s, whole.cpu_s, whole.cache_hit_rows), (10.0, 15.0, 4_000));
+    assert_eq!(
+        (whole.energy_j, whole.energy_quality),
+        (Some(380.0), Quality::Estimated)
+    );
+}
+
+#[test]
+fn a_total_with_an_unavailable_part_is_unavailable() {
+    let mut summary = sample();
+    summary.setup.energy_j = None;
+    summary.setup.energy_quality = Quality::Unavailable;
+    let whole = summary.whole_run();
+    assert_eq!((whole.energy_j, whole.energy_quality), (None, Quality::Unavailable));
+    assert_eq!(summary.training().energy_j, Some(300.0));
+}
+
+#[test]
+fn a_period_in_which_nothing_happened_does_not_spoil_a_total() {
+    let mut summary = sample();
+    summary.evaluation = PeriodSummary::default();
+    assert_eq!(summary.whole_run().energy_j, Some(350.0));
+    assert_eq!(PeriodSummary::sum([]), PeriodSummary::default());
+    assert_eq!(PeriodSummary::default().stall_share(), None);
+}
+
+#[test]
+fn an_epoch_off_its_plan_is_named() {
+    let mut summary = sample();
+    assert_eq!(summary.epochs_off_plan(), Vec::<u32>::new());
+    summary.epochs[1].planned.feature_rows += 1;
+    assert_eq!(summary.epochs_off_plan(), vec![1]);
+}

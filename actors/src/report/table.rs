@@ -1,0 +1,296 @@
+//! Tables for a terminal: one run, and several side by side. Plain text, so that a file or a pipe gets the same.
+
+use super::summary::{PeriodSummary, RunSummary};
+use super::units;
+
+/// Where a column's cells stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Align {
+    Left,
+    Right,
+}
+
+/// The end of a run: what it was, what every part of it cost, and what bound it.
+pub fn run(summary: &RunSummary) -> String {
+    let training = summary.training();
+    let parts = [
+        ("set-up", &summary.setup),
+        ("training", &training),
+        ("evaluation", &summary.evaluation),
+        ("whole run", &summary.whole_run()),
+    ];
+    let header = [
+        "",
+        "wall",
+        "stall",
+        "sync",
+        "requests",
+        "rows",
+        "row bytes",
+        "wire bytes",
+        "CPU",
+        "energy",
+    ];
+    let rows = parts.map(|(name, period)| {
+        vec![
+            name.to_string(),
+            units::seconds(period.wall_s),
+            units::seconds(period.stall_s),
+            units::seconds(period.sync_s),
+            units::count(period.traffic.feature_requests),
+            units::count(period.traffic.feature_rows),
+            units::bytes(period.traffic.feature_bytes),
+            units::bytes(period.wire_bytes),
+            units::seconds(period.cpu_s),
+            units::energy(period.energy_j, period.energy_quality),
+        ]
+    });
+    let mut text = format!("{}\n\n", headline(summary));
+    text.push_str(&render(&header, &alignment(header.len(), &[0, 9]), &rows));
+    text.push_str(&format!(
+        "\ntest accuracy {}; total {}, set-up {}; held at most {} of {} rows in a rank's cache\n",
+        units::accuracy(summary.test_accuracy),
+        units::seconds(summary.total_s),
+        units::seconds(summary.setup_s),
+        units::count(summary.held_rows_peak),
+        units::count(summary.budget_rows),
+    ));
+    text.push_str(&format!("{}\n{}\n", plan_note(summary), summary.bound_by));
+    text
+}
+
+/// `bulk, window 16, on cpu: 10 epochs, 4 ranks in 4 machines, seed 1`.
+pub fn headline(summary: &RunSummary) -> String {
+    format!(
+        "{}, window {}, on {}: {}, {} in {}, seed {}",
+        summary.policy,
+        summary.window,
+        summary.device,
+        units::plural(summary.epochs.len() as u64, "epoch"),
+        units::plural(summary.ranks.into(), "rank"),
+        units::plural(summary.machines.into(), "machine"),
+        summary.seed,
+    )
+}
+
+/// Whether what was counted is what was planned.
+pub fn plan_note(summary: &RunSummary) -> String {
+    let off_plan = summary.epochs_off_plan();
+    if summary.epochs.is_empty() {
+        return "no epoch was trained".into();
+    }
+    if off_plan.is_empty() {
+        return "requests and rows counted where they were served equal those planned, in every epoch".into();
+    }
+    let epochs: Vec<_> = off_plan.iter().map(u32::to_string).collect();
+    format!(
+        "requests or rows counted where they were served differ from those planned in {} {}",
+        if epochs.len() == 1 { "epoch" } else { "epochs" },
+        epochs.join(", "),
+    )
+}
+
+/// Several runs side by side, one a line, in the order given. Requests, rows, bytes, CPU seconds and joules are of the
+/// whole run, set-up and evaluation included, so that a cache that is filled before training is not free; stall is that
+/// of training; the epoch time is the mean. The memory that a policy was allowed and what it held stand beside.
+pub fn compare(runs: &[RunSummary]) -> String {
+    let header = [
+        "policy",
+        "budget rows",
+        "held rows",
+        "requests",
+        "rows",
+        "row bytes",
+        "wire bytes",
+        "stall",
+        "CPU",
+        "energy",
+        "epoch",
+        "test acc.",
+    ];
+    let rows: Vec<_> = runs
+        .iter()
+        .map(|run| {
+            let whole = run.whole_run();
+            let training = run.training();
+            vec![
+                run.policy.clone(),
+                units::count(run.budget_rows),
+                units::count(run.held_rows_peak),
+                units::count(whole.traffic.feature_requests),
+                units::count(whole.traffic.feature_rows),
+                units::bytes(whole.traffic.feature_bytes),
+                units::bytes(whole.wire_bytes),
+                units::seconds(training.stall_s),
+                units::seconds(whole.cpu_s),
+                units::energy(whole.energy_j, whole.energy_quality),
+                mean_epoch(run, &training),
+                units::accuracy(run.test_accuracy),
+            ]
+        })
+        .collect();
+    let mut text = render(&header, &alignment(header.len(), &[0, 9]), &rows);
+    text.push_str(
+        "\nrequests, rows, bytes, CPU and energy: whole run, set-up and evaluation included; stall: training, mean over \
+         ranks\nbudget and held rows: remote rows that one rank may keep, and the most that one kept\n",
+    );
+    if differing_qualities(runs) {
+        text.push_str("energy figures of different quality cannot be compared with each other\n");
+    }
+    text
+}
+
+fn mean_epoch(run: &RunSummary, training: &PeriodSummary) -> String {
+    match run.epochs.len() {
+        0 => units::NONE.into(),
+        epochs => units::seconds(training.wall_s / epochs as f64),
+    }
+}
+
+fn differing_qualities(runs: &[RunSummary]) -> bool {
+    let mut qualities = runs.iter().map(|run| run.whole_run().energy_quality);
+    let first = qualities.next();
+    qualities.any(|quality| Some(quality) != first)
+}
+
+/// Right, but for the columns that hold words.
+fn alignment(columns: usize, words: &[usize]) -> Vec<Align> {
+    let align = |column| {
+        if words.contains(&column) {
+            Align::Left
+        } else {
+            Align::Right
+        }
+    };
+    (0..columns).map(align).collect()
+}
+
+/// Columns as wide as their widest cell, two spaces apart, a rule under the header, no space at the end of a line.
+fn render(header: &[&str], alignment: &[Align], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows
+            .iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count());
+        cells.chain([header[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..header.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded = cells
+            .zip(&widths)
+            .zip(alignment)
+            .map(|((cell, &width), align)| match align {
+                Align::Left => format!("{cell:<width$}"),
+                Align::Right => format!("{cell:>width$}"),
+            });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    let mut lines = vec![line(&mut header.iter().copied())];
+    lines.push("-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len().saturating_sub(1))));
+    lines.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use greengnn_energy::quality::Quality;
+
+    use super::super::summary::tests::sample;
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_run() {
+        let expected = "\
+bulk, window 16, on cpu: 2 epochs, 4 ranks in 4 machines, seed 1
+
+              wall   stall    sync  requests    rows  row bytes  wire bytes     CPU  energy
+-------------------------------------------------------------------------------------------------
+set-up      1.00 s  250 ms  125 ms        10   1,300    650 KiB     684 KiB  1.50 s  50 J measured
+training    6.00 s  1.50 s  750 ms        60   7,800   3.81 MiB    4.01 MiB  9.00 s  300 J estimated
+evaluation  3.00 s  750 ms  375 ms        30   3,900   1.90 MiB    2.00 MiB  4.50 s  30 J measured
+whole run   10.0 s  2.50 s  1.25 s       100  13,000   6.35 MiB    6.68 MiB  15.0 s  380 J estimated
+
+test accuracy 0.625; total 12.5 s, set-up 1.50 s; held at most 4,321 of 5,000 rows in a rank's cache
+requests and rows counted where they were served equal those planned, in every epoch
+bound by compute
+";
+        let text = run(&sample());
+        assert_eq!(without_rules(&text), without_rules(expected), "\n{text}");
+    }
+
+    /// The length of the rule under a header is the table's width; it says nothing of its own.
+    fn without_rules(text: &str) -> Vec<&str> {
+        text.lines().filter(|line| !line.starts_with("---")).collect()
+    }
+
+    #[test]
+    fn runs_side_by_side_are_aligned_and_keep_their_order() {
+        let mut other = sample();
+        other.policy = "on-demand".into();
+        other.budget_rows = 0;
+        other.held_rows_peak = 0;
+        let text = compare(&[other, sample()]);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(
+            lines[0].starts_with("policy     budget rows  held rows  requests"),
+            "{text}"
+        );
+        assert!(
+            lines[2].starts_with("on-demand            0          0       100"),
+            "{text}"
+        );
+        assert!(
+            lines[3].starts_with("bulk             5,000      4,321       100"),
+            "{text}"
+        );
+        assert!(lines[3].ends_with("3.00 s      0.625"), "{text}");
+        assert_eq!(
+            lines[0].chars().count(),
+            lines[1].chars().count(),
+            "the rule is as wide as the table\n{text}"
+        );
+        assert!(!text.contains('\u{1b}'), "no colour");
+    }
+
+    #[test]
+    fn every_joule_has_its_quality_and_mixed_ones_a_warning() {
+        let mut unknown = sample();
+        unknown.setup.energy_j = None;
+        unknown.setup.energy_quality = Quality::Unavailable;
+        let text = compare(&[sample(), unknown.clone()]);
+        assert!(text.contains("380 J estimated"), "{text}");
+        assert!(text.contains("unavailable"), "{text}");
+        assert!(text.contains("different quality"), "{text}");
+        assert!(!compare(&[sample(), sample()]).contains("different quality"));
+        let text = run(&unknown);
+        assert!(
+            text.lines()
+                .any(|line| line.starts_with("whole run") && line.ends_with("unavailable")),
+            "{text}"
+        );
+        assert!(!text.contains(" 0 J"), "{text}");
+    }
+
+    #[test]
+    fn a_run_off_its_plan_says_so() {
+        let mut summary = sample();
+        summary.epochs[0].planned.feature_requests += 1;
+        assert!(run(&summary).contains("differ from those planned in epoch 0\n"));
+        summary.epochs[1].planned.feature_requests += 1;
+        assert!(plan_note(&summary).ends_with("in epochs 0, 1"));
+    }
+
+    #[test]
+    fn a_run_without_an_epoch_has_a_table_too() {
+        let mut summary = sample();
+        summary.epochs.clear();
+        assert!(run(&summary).contains("no epoch was trained"));
+        assert!(
+            compare(&[summary])
+                .lines()
+                .nth(2)
+                .is_some_and(|line| line.ends_with("-      0.625"))
+        );
+        assert!(compare(&[]).starts_with("policy"));
+    }
+}
