@@ -1,4 +1,32 @@
 //! Sampling: uniform neighbours without replacement, drawn by key, so that whoever owns a node draws the same picks.
+//!
+//! In the order in which data meets it:
+//!
+//! - [`schedule`] says which seeds each step of an epoch has, and under which key ([`EpochSpec`], [`Schedule`]);
+//! - [`pick`] draws the neighbours of one node from (hop key, global id) alone ([`pick_neighbors`]);
+//! - [`query`] is what an owner answers for nodes that only it knows ([`answer_query`], [`InMemoryOwners`]);
+//! - `node_set` and `expand` turn the picks of a hop into a [`Block`](crate::batch::Block): a set of nodes that knows
+//!   the rank of each member gives local indices without a hash table and sorted rows without a sort;
+//! - [`presample`](mod@presample) runs an epoch in groups of [`GROUP_BATCHES`] batches, one question per hop, owner and
+//!   group.
+//!
+//! Blocks are those of DGL's `NeighborSampler`: each hop expands *all* nodes seen so far, seeds included, each time with
+//! the key of that hop. Fanouts are written from the seeds outwards; DGL writes the same list reversed.
+
+pub mod pick;
+pub mod presample;
+pub mod query;
+pub mod schedule;
+
+mod expand;
+mod node_set;
+#[cfg(test)]
+mod tests;
+
+pub use pick::pick_neighbors;
+pub use presample::{GROUP_BATCHES, PresampleError, presample, presample_groups};
+pub use query::{InMemoryOwners, QueryError, answer_queries, answer_query};
+pub use schedule::{EpochSpec, Schedule, SeedRows, SpecError, StepCounts, steps};
 
 use crate::book::{NodeId, PartId};
 

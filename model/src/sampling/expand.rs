@@ -1,0 +1,258 @@
+//! A batch while it grows: one hop after the other, each a block.
+
+use std::ops::Range;
+
+use crate::batch::{Block, MiniBatch, OwnerRows, RemoteRows};
+use crate::book::{NodeId, PartId, PartitionBook, Rank};
+use crate::rng::Purpose;
+use crate::sampling::node_set::NodeSet;
+use crate::sampling::pick::{pick_count, pick_rows};
+use crate::sampling::{NeighborQuery, NeighborReply, Topology};
+
+/// Why a hop cannot become a block.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExpandError {
+    #[error(
+        "part {owner} answered {rows} rows with {counts} counts, the largest {largest}, and {neighbors} neighbours at \
+         fanout {fanout}"
+    )]
+    BadReply {
+        owner: PartId,
+        rows: usize,
+        counts: usize,
+        largest: u32,
+        neighbors: usize,
+        fanout: u32,
+    },
+    #[error("the graph names neighbour {node}, but it has {nodes} nodes")]
+    NeighborOutOfRange { node: NodeId, nodes: u32 },
+    #[error("one hop of the batch has {picks} picks, more than a block can hold; take a smaller batch")]
+    TooManyPicks { picks: u64 },
+}
+
+/// The nodes of one remote owner that a batch has reached: a range of its sorted nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frontier {
+    pub owner: PartId,
+    members: Range<usize>,
+}
+
+/// A batch of which some hops are done.
+#[derive(Debug)]
+pub(crate) struct GrowingBatch {
+    /// In the order of the batch: seeds, then what each hop added.
+    nodes: Vec<NodeId>,
+    /// The same nodes, ascending.
+    sorted: Vec<NodeId>,
+    /// Position in `nodes` of each entry of `sorted`.
+    locals: Vec<u32>,
+    blocks: Vec<Block>,
+}
+
+impl GrowingBatch {
+    /// `seeds` are different nodes in any order.
+    pub fn new(seeds: Vec<NodeId>) -> Self {
+        let mut locals: Vec<u32> = (0..seeds.len() as u32).collect();
+        locals.sort_unstable_by_key(|local| seeds[*local as usize]);
+        Self {
+            sorted: locals.iter().map(|local| seeds[*local as usize]).collect(),
+            locals,
+            nodes: seeds,
+            blocks: Vec::new(),
+        }
+    }
+
+    /// What has to be asked of other parts before the next hop, by ascending owner.
+    pub fn frontiers(&self, book: &PartitionBook, rank: Rank) -> Vec<Frontier> {
+        (0..book.parts())
+            .filter(|owner| *owner != rank)
+            .map(|owner| Frontier {
+                owner,
+                members: self.members(book, owner),
+            })
+            .filter(|frontier| !frontier.members.is_empty())
+            .collect()
+    }
+
+    pub fn query(&self, book: &PartitionBook, frontier: &Frontier, key: u64, fanout: u32) -> NeighborQuery {
+        NeighborQuery {
+            key,
+            fanout,
+            rows: self.rows(book, frontier.owner, frontier.members.clone()),
+        }
+    }
+
+    /// Adds the block of one hop. `remote` has the answer for every frontier, in its order.
+    pub fn expand(
+        &mut self,
+        book: &PartitionBook,
+        rank: Rank,
+        topology: Topology<'_>,
+        (key, fanout): (u64, u32),
+        remote: &[(Frontier, NeighborReply)],
+        set: &mut NodeSet,
+    ) -> Result<(), ExpandError> {
+        let own = self.members(book, rank);
+        let rows = self.rows(book, rank, own.clone());
+        let local = &self.locals[own];
+        for (frontier, reply) in remote {
+            check_reply(frontier, reply, fanout)?;
+        }
+
+        let mut offsets = vec![0u32; self.nodes.len() + 1];
+        for (row, destination) in rows.iter().zip(local) {
+            offsets[*destination as usize + 1] = pick_count(topology, *row, fanout);
+        }
+        for (frontier, reply) in remote {
+            for (count, destination) in reply.counts.iter().zip(&self.locals[frontier.members.clone()]) {
+                offsets[*destination as usize + 1] = *count;
+            }
+        }
+        let picks: u64 = offsets.iter().map(|count| u64::from(*count)).sum();
+        if picks > u64::from(u32::MAX) {
+            return Err(ExpandError::TooManyPicks { picks });
+        }
+        let mut end = 0;
+        for offset in &mut offsets {
+            end += *offset;
+            *offset = end;
+        }
+
+        // Picks as global ids first; they become local indices once the new nodes are numbered.
+        let mut sources = vec![0u32; picks as usize];
+        let mut set = Collector {
+            set: ClearOnDrop(set),
+            nodes: book.nodes(),
+            stranger: None,
+        };
+        self.sorted.iter().for_each(|node| set.insert(*node));
+        pick_rows(topology, key, fanout, &rows, |place, picks| {
+            let start = offsets[local[place] as usize] as usize;
+            for (source, node) in sources[start..].iter_mut().zip(picks) {
+                *source = node;
+                set.insert(node);
+            }
+        });
+        for (frontier, reply) in remote {
+            let mut rest = &reply.neighbors[..];
+            for (count, destination) in reply.counts.iter().zip(&self.locals[frontier.members.clone()]) {
+                let (picks, after) = rest.split_at(*count as usize);
+                let start = offsets[*destination as usize] as usize;
+                sources[start..start + picks.len()].copy_from_slice(picks);
+                picks.iter().for_each(|node| set.insert(*node));
+                rest = after;
+            }
+        }
+        if let Some(node) = set.stranger {
+            return Err(ExpandError::NeighborOutOfRange {
+                node,
+                nodes: book.nodes(),
+            });
+        }
+        let ClearOnDrop(set) = &mut set.set;
+        self.add_nodes(set);
+        for source in &mut sources {
+            *source = self.locals[set.rank(*source) as usize];
+        }
+        self.blocks.push(Block {
+            offsets,
+            sources,
+            source_count: self.nodes.len() as u32,
+        });
+        Ok(())
+    }
+
+    pub fn finish(self, step: u32, purpose: Purpose, book: &PartitionBook, rank: Rank) -> MiniBatch {
+        let owners = self
+            .frontiers(book, rank)
+            .into_iter()
+            .map(|frontier| OwnerRows {
+                owner: frontier.owner,
+                rows: self.rows(book, frontier.owner, frontier.members),
+            })
+            .collect();
+        MiniBatch {
+            step,
+            purpose,
+            nodes: self.nodes,
+            blocks: self.blocks,
+            remote: RemoteRows { owners },
+        }
+    }
+
+    /// Numbers the members of `set`, which has all nodes of the batch: those that are new follow the known ones.
+    fn add_nodes(&mut self, set: &mut NodeSet) {
+        let known = std::mem::take(&mut self.sorted);
+        let known_locals = std::mem::take(&mut self.locals);
+        let nodes = &mut self.nodes;
+        let (mut sorted, mut locals) = (Vec::with_capacity(known.len() * 2), Vec::with_capacity(known.len() * 2));
+        let mut next_known = 0;
+        set.number(|node| {
+            if known.get(next_known) == Some(&node) {
+                locals.push(known_locals[next_known]);
+                next_known += 1;
+            } else {
+                locals.push(nodes.len() as u32);
+                nodes.push(node);
+            }
+            sorted.push(node);
+        });
+        self.sorted = sorted;
+        self.locals = locals;
+    }
+
+    /// The range of `sorted` that `part` owns.
+    fn members(&self, book: &PartitionBook, part: PartId) -> Range<usize> {
+        let Range { start, end } = book.range(part);
+        self.sorted.partition_point(|node| *node < start)..self.sorted.partition_point(|node| *node < end)
+    }
+
+    fn rows(&self, book: &PartitionBook, part: PartId, members: Range<usize>) -> Vec<u32> {
+        let first = book.range(part).start;
+        self.sorted[members].iter().map(|node| node - first).collect()
+    }
+}
+
+fn check_reply(frontier: &Frontier, reply: &NeighborReply, fanout: u32) -> Result<(), ExpandError> {
+    let largest = reply.counts.iter().copied().max().unwrap_or(0);
+    let sum: u64 = reply.counts.iter().map(|count| u64::from(*count)).sum();
+    let fits = reply.counts.len() == frontier.members.len() && largest <= fanout && sum == reply.neighbors.len() as u64;
+    if fits {
+        return Ok(());
+    }
+    Err(ExpandError::BadReply {
+        owner: frontier.owner,
+        rows: frontier.members.len(),
+        counts: reply.counts.len(),
+        largest,
+        neighbors: reply.neighbors.len(),
+        fanout,
+    })
+}
+
+/// Puts nodes into a set, and remembers one that the graph does not have.
+struct Collector<'a> {
+    set: ClearOnDrop<'a>,
+    nodes: u32,
+    stranger: Option<NodeId>,
+}
+
+impl Collector<'_> {
+    #[inline]
+    fn insert(&mut self, node: NodeId) {
+        if node < self.nodes {
+            self.set.0.insert(node);
+        } else {
+            self.stranger = Some(node);
+        }
+    }
+}
+
+/// Leaves the set empty for the next batch, also when a hop fails.
+struct ClearOnDrop<'a>(&'a mut NodeSet);
+
+impl Drop for ClearOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.clear();
+    }
+}

@@ -1,0 +1,193 @@
+//! The head of a trace file: what it is a trace of.
+
+use crate::book::{PartitionBook, Rank};
+use crate::rng::Purpose;
+use crate::sampling::{EpochSpec, StepCounts};
+use crate::trace::Problem;
+use crate::trace::pack::{Malformed, Unpacker};
+
+/// First bytes of every trace file. The line break shows a file that was sent as text.
+pub(super) const MAGIC: [u8; 8] = *b"GGtrace\n";
+/// Last bytes of every trace file that was finished.
+pub(super) const END_MAGIC: [u8; 8] = *b"GGtrend\n";
+/// Version of the format that this program writes, and the only one that it reads.
+pub const VERSION: u32 = 1;
+/// Feature bits that this program knows. None yet.
+const KNOWN_FEATURES: u64 = 0;
+/// Bytes before the fields: magic, version, length of the fields, feature bits.
+pub(super) const PREFIX_BYTES: usize = 24;
+
+/// What a trace is of. Two traces with the same header are the same file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceHeader {
+    /// What every batch is a function of.
+    pub spec: EpochSpec,
+    /// The parts of the graph: 65,534 at most.
+    pub book: PartitionBook,
+    /// SHA-256 over the graph's structure, bounds and splits, from its manifest.
+    pub graph_hash: [u8; 32],
+}
+
+impl TraceHeader {
+    /// Checks that this is the header that a run expects.
+    pub fn expect(&self, wanted: &TraceHeader) -> Result<(), Problem> {
+        let differs = |field, found: String, wanted: String| Err(Problem::OtherConfiguration { field, found, wanted });
+        if self.graph_hash != wanted.graph_hash {
+            return differs("graph hash", hex(&self.graph_hash), hex(&wanted.graph_hash));
+        }
+        if self.book != wanted.book {
+            let text = |book: &PartitionBook| format!("{:?}", book.bounds());
+            return differs("partition", text(&self.book), text(&wanted.book));
+        }
+        let fields = |spec: &EpochSpec| {
+            [
+                ("seed", spec.seed.to_string()),
+                ("epoch", spec.epoch.to_string()),
+                ("rank", spec.rank.to_string()),
+                ("batch size", spec.batch_size.to_string()),
+                ("list of fanouts", format!("{:?}", spec.fanouts)),
+                ("purpose", format!("{:?}", spec.training)),
+                ("number of steps", format!("{:?}", spec.steps)),
+            ]
+        };
+        for ((field, found), (_, wanted)) in fields(&self.spec).into_iter().zip(fields(&wanted.spec)) {
+            if found != wanted {
+                return differs(field, found, wanted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of steps: training, validation, test.
+    pub fn steps(&self) -> u32 {
+        self.spec.steps.total()
+    }
+
+    /// The bytes at the start of the file, checksum included.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, Problem> {
+        let EpochSpec {
+            seed,
+            epoch,
+            rank,
+            batch_size,
+            fanouts,
+            training,
+            steps,
+        } = &self.spec;
+        let hops = u16::try_from(fanouts.len()).ok().filter(|hops| *hops > 0);
+        let Some(hops) = hops else {
+            return Err(Problem::BadHeader {
+                why: "there must be between 1 and 65535 fanouts",
+            });
+        };
+        if *rank >= self.book.parts() {
+            return Err(Problem::BadHeader {
+                why: "the rank is not one of the partition book",
+            });
+        }
+        if steps
+            .train
+            .checked_add(steps.valid)
+            .and_then(|sum| sum.checked_add(steps.test))
+            .is_none()
+        {
+            return Err(Problem::BadHeader {
+                why: "there are more than 2^32 - 1 steps",
+            });
+        }
+        let mut fields = Vec::new();
+        fields.extend(seed.to_le_bytes());
+        for number in [*epoch, *batch_size, steps.train, steps.valid, steps.test] {
+            fields.extend(number.to_le_bytes());
+        }
+        for number in [*rank, u16::from(training.code()), hops, self.book.parts()] {
+            fields.extend(number.to_le_bytes());
+        }
+        fields.extend(self.graph_hash);
+        for number in fanouts.iter().chain(self.book.bounds()) {
+            fields.extend(number.to_le_bytes());
+        }
+
+        let mut bytes = Vec::with_capacity(PREFIX_BYTES + fields.len() + 4);
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend((fields.len() as u32).to_le_bytes());
+        bytes.extend(KNOWN_FEATURES.to_le_bytes());
+        bytes.extend(fields);
+        bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+        Ok(bytes)
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote from the fields alone.
+    pub(super) fn decode_fields(bytes: &[u8]) -> Result<Self, Problem> {
+        decode_fields(bytes).map_err(|why| Problem::Malformed {
+            what: "the header".into(),
+            why,
+        })
+    }
+}
+
+/// Checks magic, version and features, and returns the number of bytes of the fields that follow.
+pub(super) fn read_prefix(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, Problem> {
+    if prefix[..8] != MAGIC {
+        return Err(Problem::Magic);
+    }
+    let word = |at: usize| u32::from_le_bytes([prefix[at], prefix[at + 1], prefix[at + 2], prefix[at + 3]]);
+    let version = word(8);
+    if version != VERSION {
+        return Err(Problem::Version {
+            found: version,
+            wanted: VERSION,
+        });
+    }
+    let unknown = (u64::from(word(20)) << 32 | u64::from(word(16))) & !KNOWN_FEATURES;
+    if unknown != 0 {
+        return Err(Problem::Features { unknown });
+    }
+    Ok(word(12) as usize)
+}
+
+fn decode_fields(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
+    let mut fields = Unpacker::new(bytes);
+    let seed = u64::from(fields.u32()?) | u64::from(fields.u32()?) << 32;
+    let (epoch, batch_size) = (fields.u32()?, fields.u32()?);
+    let steps = StepCounts {
+        train: fields.u32()?,
+        valid: fields.u32()?,
+        test: fields.u32()?,
+    };
+    let (rank, training, hops, parts): (Rank, _, _, _) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
+    let mut graph_hash = [0; 32];
+    graph_hash.copy_from_slice(fields.take(32)?);
+    let fanouts = (0..hops).map(|_| fields.u32()).collect::<Result<Vec<_>, _>>()?;
+    let bounds = (0..=u32::from(parts))
+        .map(|_| fields.u32())
+        .collect::<Result<Vec<_>, _>>()?;
+    fields.end()?;
+    let book = PartitionBook::new(bounds).map_err(|_| "its bounds are not those of a partition")?;
+    let training = u8::try_from(training).ok().and_then(Purpose::from_code);
+    let total = steps
+        .train
+        .checked_add(steps.valid)
+        .and_then(|sum| sum.checked_add(steps.test));
+    if hops == 0 || rank >= book.parts() || total.is_none() {
+        return Err("its counts do not fit together");
+    }
+    Ok(TraceHeader {
+        spec: EpochSpec {
+            seed,
+            epoch,
+            rank,
+            batch_size,
+            fanouts,
+            training: training.ok_or("its purpose is unknown")?,
+            steps,
+        },
+        book,
+        graph_hash,
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
