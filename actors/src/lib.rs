@@ -1,7 +1,38 @@
 //! Who does it: the actors, the wire and the program.
+//!
+//! The parts in the order in which a run meets them:
+//!
+//! 1. [`cli`] reads the command line into a [`config`]; [`launcher`] starts the processes of a run on one computer.
+//! 2. [`supervisor`] waits for machines to join over the [`control`] plane, where [`gate`]s speak the [`protocol`], and
+//!    decides the [`placement`] of ranks.
+//! 3. [`machine`] connects its lanes ([`wiring`], [`owner`], [`transport`], [`shard`]) and starts its [`rank`]s.
+//! 4. A rank is a [`presampler`], a [`planner`], a [`prefetcher`] with its [`arena`], and a [`trainer`] that averages
+//!    gradients in a [`collective`].
+//! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
 
+pub mod arena;
 pub mod cli;
-pub mod metis_child;
+pub mod collective;
+pub mod config;
+pub mod control;
+pub mod gate;
+pub mod launcher;
+pub mod machine;
+mod metis_child;
+pub mod owner;
+pub mod placement;
+pub mod planner;
+pub mod prefetcher;
+pub mod presampler;
+pub mod protocol;
+pub mod rank;
+pub mod recorder;
 pub mod report;
+pub mod rmp;
+pub mod run_output;
+pub mod shard;
+pub mod supervisor;
 pub mod telemetry;
+pub mod trainer;
 pub mod transport;
+pub mod wiring;

@@ -16,6 +16,20 @@
 //! 6. **Parcels keep their order** between two ranks, and are delivered once.
 //! 7. **Memory is bounded.** In-flight bytes per peer stay below a stated limit, however many requests wait.
 
+mod client;
+pub mod conformance;
+mod frame;
+mod hello;
+mod hosted;
+mod inbox;
+mod link;
+mod listener;
+mod outbound;
+mod router;
+mod service;
+mod settings;
+mod ticket;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -24,6 +38,14 @@ use greengnn_model::book::{PartId, Rank};
 use greengnn_model::counters::Period;
 use greengnn_model::sampling::{NeighborQuery, NeighborReply};
 use serde::{Deserialize, Serialize};
+
+pub use client::LaneClient;
+pub use hosted::{Hosted, MachineId};
+pub use inbox::{Inbox, InboxError, InboxLimits, Reservation};
+pub use listener::LaneListener;
+pub use router::Router;
+pub use settings::{LaneSettings, MAX_ROW_WIDTH};
+pub use ticket::{Ticket, TicketBook, TicketError, TicketSource, TicketStack};
 
 /// A boxed future, so that transports can be used as trait objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -89,6 +111,8 @@ pub enum TransportError {
     Broken { peer: String, what: String, reason: String },
     #[error("no machine of this run owns part {part}")]
     UnknownOwner { part: PartId },
+    #[error("no machine of this run hosts rank {rank}")]
+    UnknownRank { rank: Rank },
 }
 
 /// Reaches owners and ranks. See the module for the rules.

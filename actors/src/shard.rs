@@ -1,0 +1,283 @@
+//! What an owner serves: the feature rows and the neighbour samples of one part, and the ledgers that count it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use greengnn_model::book::{NodeId, PartId, Rank};
+use greengnn_model::counters::Period;
+use greengnn_model::sampling::{NeighborQuery, NeighborReply, Topology};
+use serde::{Deserialize, Serialize};
+
+use crate::transport::Caller;
+
+/// The stored data of one part: features and in-edges. The partition store implements it over its memory maps.
+pub trait ShardData: Send + Sync + 'static {
+    fn part(&self) -> PartId;
+
+    /// Number of nodes of the part.
+    fn rows(&self) -> u32;
+
+    /// Features per node.
+    fn width(&self) -> usize;
+
+    /// The features of a local row, which must be below [`rows`](Self::rows).
+    fn row(&self, row: u32) -> &[f32];
+
+    /// The in-edges of the part's nodes.
+    fn topology(&self) -> Topology<'_>;
+
+    /// Draws the neighbours that `query` asks for; its rows are below [`rows`](Self::rows).
+    ///
+    /// # Errors
+    /// Says in a sentence what is wrong with the query.
+    fn sample(&self, query: &NeighborQuery) -> Result<NeighborReply, String>;
+}
+
+/// One part, ready to be served, with the count of what it has served.
+pub struct PartShard {
+    data: Box<dyn ShardData>,
+    served: ServedLedger,
+}
+
+impl PartShard {
+    pub fn new(data: impl ShardData) -> Self {
+        Self {
+            data: Box::new(data),
+            served: ServedLedger::default(),
+        }
+    }
+
+    pub fn part(&self) -> PartId {
+        self.data.part()
+    }
+
+    pub fn rows(&self) -> u32 {
+        self.data.rows()
+    }
+
+    pub fn width(&self) -> usize {
+        self.data.width()
+    }
+
+    /// The features of a local row, which must be below [`rows`](Self::rows).
+    pub fn row(&self, row: u32) -> &[f32] {
+        self.data.row(row)
+    }
+
+    pub fn data(&self) -> &dyn ShardData {
+        &*self.data
+    }
+
+    /// What this owner has served so far.
+    pub fn served(&self) -> &ServedLedger {
+        &self.served
+    }
+
+    /// Checks a question for `rows` and counts it. Whoever calls this then delivers the rows.
+    ///
+    /// # Errors
+    /// A row that the part does not have; nothing is counted then.
+    pub fn admit_rows(&self, caller: Caller, rows: &[u32]) -> Result<(), String> {
+        self.check(rows)?;
+        self.served.count(caller, |served| {
+            served.feature_requests += 1;
+            served.feature_rows += rows.len() as u64;
+        });
+        Ok(())
+    }
+
+    /// Answers `queries` as one request and counts it. Takes CPU time in proportion to the picks.
+    ///
+    /// # Errors
+    /// A row that the part does not have, or what the sampler says; nothing is counted then.
+    pub fn sample(&self, caller: Caller, queries: &[NeighborQuery]) -> Result<Vec<NeighborReply>, String> {
+        for query in queries {
+            self.check(&query.rows)?;
+        }
+        let replies = queries
+            .iter()
+            .map(|query| self.data.sample(query))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.served.count(caller, |served| served.sample_requests += 1);
+        Ok(replies)
+    }
+
+    fn check(&self, rows: &[u32]) -> Result<(), String> {
+        let limit = self.rows();
+        match rows.iter().position(|row| *row >= limit) {
+            None => Ok(()),
+            Some(place) => Err(format!(
+                "row {} (number {place} of the request) is outside part {}, which has {limit} rows",
+                rows[place],
+                self.part()
+            )),
+        }
+    }
+}
+
+/// What an owner served to one rank in one period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Served {
+    /// Questions for feature rows that were accepted.
+    pub feature_requests: u64,
+    /// Rows of those questions.
+    pub feature_rows: u64,
+    /// Questions for sampled neighbours that were answered.
+    pub sample_requests: u64,
+}
+
+/// What an owner served, by rank and period. Counted when a question is accepted, before its first row leaves.
+#[derive(Debug, Default)]
+pub struct ServedLedger {
+    entries: Mutex<BTreeMap<(Rank, Period), Served>>,
+}
+
+impl ServedLedger {
+    fn count(&self, caller: Caller, change: impl FnOnce(&mut Served)) {
+        change(lock(&self.entries).entry((caller.rank, caller.period)).or_default());
+    }
+
+    /// All entries so far.
+    pub fn snapshot(&self) -> BTreeMap<(Rank, Period), Served> {
+        lock(&self.entries).clone()
+    }
+
+    /// The entry of one rank and period.
+    pub fn of(&self, rank: Rank, period: Period) -> Served {
+        lock(&self.entries).get(&(rank, period)).copied().unwrap_or_default()
+    }
+}
+
+/// What one process wrote to its sockets, by period, and the row bytes that arrived on them, by rank and period.
+///
+/// Bytes are counted once, by the writer, headers included. Arrivals are counted by the reader and hold feature values
+/// alone, so that arrived bytes over the bytes of a row are the rows that crossed: an account that is independent of
+/// the owners' [`ServedLedger`].
+#[derive(Debug, Default)]
+pub struct WireLedger {
+    written: Mutex<BTreeMap<Period, u64>>,
+    arrived: Mutex<BTreeMap<(Rank, Period), u64>>,
+}
+
+impl WireLedger {
+    pub(crate) fn wrote(&self, period: Period, bytes: u64) {
+        *lock(&self.written).entry(period).or_default() += bytes;
+    }
+
+    pub(crate) fn rows_arrived(&self, caller: Caller, bytes: u64) {
+        *lock(&self.arrived).entry((caller.rank, caller.period)).or_default() += bytes;
+    }
+
+    /// Bytes written to sockets so far.
+    pub fn written(&self) -> BTreeMap<Period, u64> {
+        lock(&self.written).clone()
+    }
+
+    /// Bytes written to sockets over all periods.
+    pub fn written_total(&self) -> u64 {
+        lock(&self.written).values().sum()
+    }
+
+    /// Bytes of feature values that came in over sockets so far.
+    pub fn arrived_row_bytes(&self) -> BTreeMap<(Rank, Period), u64> {
+        lock(&self.arrived).clone()
+    }
+}
+
+/// A part held in memory: for tests, benchmarks and programs that bring their own data.
+#[derive(Clone, Debug)]
+pub struct MemoryShard {
+    part: PartId,
+    width: usize,
+    values: Vec<f32>,
+    first: NodeId,
+    offsets: Vec<u64>,
+    neighbors: Vec<NodeId>,
+}
+
+impl MemoryShard {
+    /// `values` is row-major and `width` wide; the part has as many rows and no edges.
+    ///
+    /// # Errors
+    /// Values that do not make whole rows.
+    pub fn new(part: PartId, width: usize, values: Vec<f32>) -> Result<Self, String> {
+        if width == 0 || !values.len().is_multiple_of(width) {
+            return Err(format!("{} values are not whole rows of {width}", values.len()));
+        }
+        let offsets = vec![0; values.len() / width + 1];
+        Ok(Self {
+            part,
+            width,
+            values,
+            first: 0,
+            offsets,
+            neighbors: Vec::new(),
+        })
+    }
+
+    /// Gives the nodes, of which row 0 has the global id `first`, their in-neighbours.
+    ///
+    /// # Errors
+    /// Another number of lists than rows.
+    pub fn with_neighbors(mut self, first: NodeId, lists: &[Vec<NodeId>]) -> Result<Self, String> {
+        if lists.len() + 1 != self.offsets.len() {
+            return Err(format!(
+                "{} neighbour lists for {} rows",
+                lists.len(),
+                self.offsets.len() - 1
+            ));
+        }
+        self.first = first;
+        self.neighbors = lists.concat();
+        self.offsets.truncate(1);
+        for list in lists {
+            let end = self.offsets[self.offsets.len() - 1] + list.len() as u64;
+            self.offsets.push(end);
+        }
+        Ok(self)
+    }
+}
+
+impl ShardData for MemoryShard {
+    fn part(&self) -> PartId {
+        self.part
+    }
+
+    fn rows(&self) -> u32 {
+        (self.offsets.len() - 1) as u32
+    }
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn row(&self, row: u32) -> &[f32] {
+        let start = row as usize * self.width;
+        &self.values[start..start + self.width]
+    }
+
+    fn topology(&self) -> Topology<'_> {
+        Topology {
+            first: self.first,
+            offsets: &self.offsets,
+            neighbors: &self.neighbors,
+        }
+    }
+
+    fn sample(&self, query: &NeighborQuery) -> Result<NeighborReply, String> {
+        let topology = self.topology();
+        let mut reply = NeighborReply::default();
+        for row in &query.rows {
+            let all = topology.row(*row);
+            let picks = &all[..all.len().min(query.fanout as usize)];
+            reply.counts.push(picks.len() as u32);
+            reply.neighbors.extend_from_slice(picks);
+        }
+        Ok(reply)
+    }
+}
+
+/// A lock whose data stay sound when a holder panicked, since every change under it is a single step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,1 @@
+//! The rules of transports as one suite that every implementation passes.
