@@ -12,7 +12,7 @@ pub enum Quality {
     Integrated,
     /// A share that a hypervisor apportioned.
     Virtual,
-    /// Computed from CPU use by a model.
+    /// Computed by a model: from CPU use, or over a gap between readings.
     Estimated,
     /// Not known. There is no figure, and it is not 0.
     #[default]

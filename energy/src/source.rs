@@ -1,0 +1,41 @@
+//! What the meter reads: a source has domains and is asked at every tick.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+use crate::quality::Quality;
+use crate::snapshot::DomainState;
+
+/// Something that measures domains of this computer.
+pub trait Source: Send {
+    /// Reads the hardware. `fresh` asks for a reading now, also from a source that otherwise reads more rarely than every tick.
+    /// What cannot be read becomes a gap.
+    fn sample(&mut self, clock: &dyn Clock, fresh: bool);
+
+    /// Adds what every domain has accumulated by `now_s`.
+    fn states(&self, now_s: f64, into: &mut Vec<DomainState>);
+
+    /// What the source gives, or why it gives nothing.
+    fn report(&self) -> SourceReport;
+}
+
+/// What one source of energy figures gives on this computer, or why it gives nothing and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceReport {
+    /// `rapl`, `nvml` or `estimate`.
+    pub source: String,
+    /// Quality of its figures; `Unavailable` without any.
+    pub quality: Quality,
+    /// One sentence for people.
+    pub detail: String,
+}
+
+impl SourceReport {
+    pub fn new(source: &str, quality: Quality, detail: impl Into<String>) -> Self {
+        Self {
+            source: source.to_owned(),
+            quality,
+            detail: detail.into(),
+        }
+    }
+}
