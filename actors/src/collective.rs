@@ -41,7 +41,9 @@ pub enum CollectiveError {
         step: u32,
         deadline: Duration,
     },
-    #[error("rank {rank} on {machine} could not be sent to")]
+    #[error("rank {rank} cannot take part among {ranks} ranks")]
+    NoSuchRank { rank: Rank, ranks: usize },
+    #[error("rank {rank} on {machine} could not be sent to: {source}")]
     Unreachable {
         rank: Rank,
         machine: String,
@@ -63,20 +65,27 @@ pub enum CollectiveError {
 impl Collective {
     /// `machines` names the machine of every rank, for errors; its length is the number of ranks. `deadline` bounds every
     /// wait for a rank.
+    ///
+    /// # Errors
+    /// [`CollectiveError::NoSuchRank`] if `machines` has no place for `rank`.
     pub fn new(
         rank: Rank,
         machines: Vec<String>,
         transport: Arc<dyn Transport>,
         inbox: Arc<Inbox>,
         deadline: Duration,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, CollectiveError> {
+        let ranks = machines.len();
+        if usize::from(rank) >= ranks || ranks > usize::from(Rank::MAX) {
+            return Err(CollectiveError::NoSuchRank { rank, ranks });
+        }
+        Ok(Self {
             rank,
             machines,
             transport,
             inbox,
             deadline,
-        }
+        })
     }
 
     pub fn rank(&self) -> Rank {
@@ -272,3 +281,6 @@ fn values_of(bytes: &[u8]) -> impl Iterator<Item = f32> {
     let (values, _) = bytes.as_chunks::<4>();
     values.iter().map(|value| f32::from_le_bytes(*value))
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use greengnn_model::book::{NodeId, PartId, Rank};
 use greengnn_model::counters::Period;
-use greengnn_model::sampling::{NeighborQuery, NeighborReply, Topology};
+use greengnn_model::sampling::{NeighborQuery, NeighborReply, Topology, answer_query};
 use serde::{Deserialize, Serialize};
 
 use crate::transport::Caller;
@@ -23,14 +23,8 @@ pub trait ShardData: Send + Sync + 'static {
     /// The features of a local row, which must be below [`rows`](Self::rows).
     fn row(&self, row: u32) -> &[f32];
 
-    /// The in-edges of the part's nodes.
+    /// The in-edges of the part's nodes, from which neighbour samples are drawn.
     fn topology(&self) -> Topology<'_>;
-
-    /// Draws the neighbours that `query` asks for; its rows are below [`rows`](Self::rows).
-    ///
-    /// # Errors
-    /// Says in a sentence what is wrong with the query.
-    fn sample(&self, query: &NeighborQuery) -> Result<NeighborReply, String>;
 }
 
 /// One part, ready to be served, with the count of what it has served.
@@ -86,18 +80,31 @@ impl PartShard {
         Ok(())
     }
 
-    /// Answers `queries` as one request and counts it. Takes CPU time in proportion to the picks.
+    /// Answers `queries` as one request and counts it. Takes CPU time in proportion to the picks, of which there may be
+    /// as many as `most_words` together with the rows of the queries.
     ///
     /// # Errors
-    /// A row that the part does not have, or what the sampler says; nothing is counted then.
-    pub fn sample(&self, caller: Caller, queries: &[NeighborQuery]) -> Result<Vec<NeighborReply>, String> {
+    /// A row that the part does not have, or too many picks; nothing is counted then.
+    pub fn sample(
+        &self,
+        caller: Caller,
+        queries: &[NeighborQuery],
+        most_words: usize,
+    ) -> Result<Vec<NeighborReply>, String> {
+        let topology = self.data.topology();
+        let mut words = 0;
+        let mut replies = Vec::with_capacity(queries.len());
         for query in queries {
-            self.check(&query.rows)?;
+            let reply = answer_query(topology, query).map_err(|error| error.to_string())?;
+            words += reply.counts.len() + reply.neighbors.len();
+            if words > most_words {
+                return Err(format!(
+                    "the answer takes more than {} bytes, the limit; ask for fewer nodes at a time",
+                    most_words * 4
+                ));
+            }
+            replies.push(reply);
         }
-        let replies = queries
-            .iter()
-            .map(|query| self.data.sample(query))
-            .collect::<Result<Vec<_>, _>>()?;
         self.served.count(caller, |served| served.sample_requests += 1);
         Ok(replies)
     }
@@ -262,18 +269,6 @@ impl ShardData for MemoryShard {
             offsets: &self.offsets,
             neighbors: &self.neighbors,
         }
-    }
-
-    fn sample(&self, query: &NeighborQuery) -> Result<NeighborReply, String> {
-        let topology = self.topology();
-        let mut reply = NeighborReply::default();
-        for row in &query.rows {
-            let all = topology.row(*row);
-            let picks = &all[..all.len().min(query.fanout as usize)];
-            reply.counts.push(picks.len() as u32);
-            reply.neighbors.extend_from_slice(picks);
-        }
-        Ok(reply)
     }
 }
 

@@ -137,3 +137,8 @@ pub trait Transport: Send + Sync + 'static {
     /// Puts a parcel into the inbox of its receiver. Resolves once it has been handed to the network.
     fn post(&self, parcel: Parcel) -> BoxFuture<'_, Result<(), TransportError>>;
 }
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

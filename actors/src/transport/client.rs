@@ -34,7 +34,7 @@ const KEPT_BYTES: usize = 4 << 20;
 /// Requests for rows share [`LaneSettings::row_lanes`] lanes, requests for samples and parcels have one lane each. A
 /// lane serves one request at a time, further ones wait in line, so that no more than one reply frame per lane is in
 /// memory. A lane that broke, or whose request was dropped half-way, is replaced at the next request, with a new
-/// ticket; the lane of parcels is not, since parcels may have been lost with it.
+/// ticket; the lane of parcels is not, since parcels may have been lost with it: another membership takes a new client.
 pub struct LaneClient {
     shared: Arc<Dialer>,
     rows: LanePool,
@@ -66,7 +66,8 @@ impl LaneClient {
         let samples = LanePool::new(1);
         rows.open_all(&shared).await?;
         samples.open_all(&shared).await?;
-        let opened = shared.dial(LanePurpose::Parcels).await;
+        let epoch = shared.local.membership_epoch();
+        let opened = shared.dial(LanePurpose::Parcels, epoch).await;
         let (stream, checksums) = opened.map_err(|fault| shared.error("a lane", fault))?;
         let parcels = ParcelLane::new(stream, checksums, &shared);
         Ok(Self {
@@ -156,7 +157,7 @@ pub(super) struct Dialer {
 
 impl Dialer {
     /// Connects, greets, and tells whether checksums were agreed on.
-    pub async fn dial(&self, purpose: LanePurpose) -> Result<(TcpStream, bool), Fault> {
+    pub async fn dial(&self, purpose: LanePurpose, membership_epoch: u64) -> Result<(TcpStream, bool), Fault> {
         let settings = &self.settings;
         let ticket = match timeout(settings.deadline, self.tickets.next_ticket()).await {
             Ok(Ok(ticket)) => ticket,
@@ -174,7 +175,7 @@ impl Dialer {
             chunk_bytes: u32::try_from(settings.chunk_bytes).unwrap_or(u32::MAX),
             ticket,
             machine: self.local.machine().clone(),
-            membership_epoch: self.local.membership_epoch(),
+            membership_epoch,
         };
         let (written, result) = link::write_all(&mut stream, &hello.encode(), settings.hello_timeout).await;
         self.local.wire().wrote(GREETING_PERIOD, written);
@@ -244,7 +245,9 @@ impl LanePool {
             Some(Err(_)) => return Err(Fault::Closed),
             None => return Err(Fault::Deadline(deadline)),
         };
-        let idle = std::iter::from_fn(|| lock(&self.idle).pop()).find(Lane::is_idle);
+        let epoch = dialer.local.membership_epoch();
+        let mut idle = std::iter::from_fn(|| lock(&self.idle).pop());
+        let idle = idle.find(|lane| lane.is_idle() && lane.membership_epoch == epoch);
         let lane = match idle {
             Some(lane) => lane,
             None => Lane::open(dialer).await?,
@@ -270,6 +273,8 @@ impl Turn<'_> {
 struct Lane {
     stream: BufReader<TcpStream>,
     checksums: bool,
+    /// The membership that it was opened in; the peer refuses requests on a lane of an earlier one.
+    membership_epoch: u64,
     next_request: u64,
     request: Vec<u8>,
     values: Vec<f32>,
@@ -277,8 +282,10 @@ struct Lane {
 
 impl Lane {
     async fn open(dialer: &Dialer) -> Result<Self, Fault> {
-        let (stream, checksums) = dialer.dial(LanePurpose::Reads).await?;
+        let membership_epoch = dialer.local.membership_epoch();
+        let (stream, checksums) = dialer.dial(LanePurpose::Reads, membership_epoch).await?;
         Ok(Self {
+            membership_epoch,
             stream: BufReader::with_capacity(READ_AHEAD, stream),
             checksums,
             next_request: 0,

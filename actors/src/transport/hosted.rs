@@ -8,6 +8,7 @@ use greengnn_model::book::{PartId, Rank};
 use serde::{Deserialize, Serialize};
 
 use super::inbox::Inbox;
+use super::ticket::TicketBook;
 use crate::shard::{PartShard, WireLedger};
 
 /// Which machine, and which of its lives: a restarted process has the name of the one before it and a new incarnation.
@@ -37,6 +38,7 @@ pub struct Hosted {
     membership_epoch: AtomicU64,
     shards: RwLock<BTreeMap<PartId, Arc<PartShard>>>,
     inboxes: RwLock<BTreeMap<Rank, Arc<Inbox>>>,
+    tickets: TicketBook,
     wire: WireLedger,
 }
 
@@ -47,6 +49,7 @@ impl Hosted {
             membership_epoch: AtomicU64::new(0),
             shards: RwLock::default(),
             inboxes: RwLock::default(),
+            tickets: TicketBook::default(),
             wire: WireLedger::default(),
         }
     }
@@ -81,6 +84,11 @@ impl Hosted {
     pub fn inbox(&self, rank: Rank) -> Option<Arc<Inbox>> {
         let inboxes = self.inboxes.read().unwrap_or_else(PoisonError::into_inner);
         inboxes.get(&rank).cloned()
+    }
+
+    /// The tickets that open lanes to this machine. Whoever serves the control session issues them from here.
+    pub fn tickets(&self) -> &TicketBook {
+        &self.tickets
     }
 
     /// What this process wrote to its sockets.

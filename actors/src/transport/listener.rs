@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::hello::{Hello, LanePurpose, Status, Welcome};
 use super::link::{self, Fault, Task};
 use super::service::Service;
-use super::{Hosted, LaneSettings, TicketBook};
+use super::{Hosted, LaneSettings};
 
 /// Bytes of requests that are read ahead, so that a small request costs one read.
 const READ_AHEAD: usize = 16 << 10;
@@ -33,7 +33,6 @@ pub(crate) const GREETING_PERIOD: Period = Period {
 #[derive(Debug)]
 pub struct LaneListener {
     address: SocketAddr,
-    tickets: Arc<TicketBook>,
     accepting: Task,
 }
 
@@ -46,17 +45,14 @@ impl LaneListener {
         let settings = settings.clamped();
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let tickets = Arc::new(TicketBook::default());
         let door = Arc::new(Door {
             hosted,
-            tickets: Arc::clone(&tickets),
             strangers: Arc::new(Semaphore::new(settings.max_strangers)),
             peers: Arc::new(Semaphore::new(settings.max_connections)),
             settings,
         });
         Ok(Self {
             address,
-            tickets,
             accepting: Task::spawn(accept(listener, door)),
         })
     }
@@ -64,11 +60,6 @@ impl LaneListener {
     /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
-    }
-
-    /// The tickets that open lanes to this machine.
-    pub fn tickets(&self) -> &TicketBook {
-        &self.tickets
     }
 
     /// Closes the port and all connections, and waits until they are closed.
@@ -80,7 +71,6 @@ impl LaneListener {
 /// What every connection shares.
 struct Door {
     hosted: Arc<Hosted>,
-    tickets: Arc<TicketBook>,
     strangers: Arc<Semaphore>,
     peers: Arc<Semaphore>,
     settings: LaneSettings,
@@ -186,7 +176,7 @@ impl Door {
     }
 
     fn admit(&self, hello: Hello) -> Result<(Hello, OwnedSemaphorePermit), (Status, String)> {
-        if !self.tickets.redeem(&hello.ticket, &hello.machine) {
+        if !self.hosted.tickets().redeem(&hello.ticket, &hello.machine) {
             let reason = "the ticket is unknown, used, expired or another machine's; ask the owner for a new one";
             return Err((Status::BadTicket, reason.into()));
         }

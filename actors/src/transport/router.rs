@@ -115,7 +115,7 @@ impl Transport for Router {
                 return self.owner(owner)?.sample(caller, owner, &queries).await;
             };
             let what = || format!("neighbour samples of part {owner}");
-            let drawn = spawn_blocking(move || shard.sample(caller, &queries)).await;
+            let drawn = spawn_blocking(move || shard.sample(caller, &queries, usize::MAX)).await;
             let drawn = drawn.map_err(|error| self.refused(what(), error.to_string()))?;
             drawn.map_err(|reason| self.refused(what(), reason))
         })

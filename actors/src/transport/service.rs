@@ -134,7 +134,8 @@ impl Service {
             Ok(shard) => shard,
             Err(refusal) => return self.refuse(stream, id, caller.period, &refusal).await,
         };
-        let drawn = spawn_blocking(move || shard.sample(caller, &queries)).await;
+        let most_words = self.settings.max_sample_bytes / 4;
+        let drawn = spawn_blocking(move || shard.sample(caller, &queries, most_words)).await;
         let replies = match drawn.map_err(|error| Fault::Internal(error.to_string()))? {
             Ok(replies) => replies,
             Err(reason) => {
@@ -143,18 +144,7 @@ impl Service {
             }
         };
         let total: usize = sample_words(&replies).map(<[u32]>::len).sum();
-        let number = match u32::try_from(total) {
-            Ok(number) if total <= self.settings.max_sample_bytes / 4 => number,
-            _ => {
-                let reason = format!(
-                    "the answer takes {} bytes, the limit is {}; ask for fewer nodes at a time",
-                    total * 4,
-                    self.settings.max_sample_bytes
-                );
-                let refusal = Refusal::new(RefusalCode::BadRequest, reason);
-                return self.refuse(stream, id, caller.period, &refusal).await;
-            }
-        };
+        let number = u32::try_from(total).map_err(|error| Fault::Internal(error.to_string()))?;
         let room = (self.chunk_bytes / 4).max(1);
         start_frame(frame);
         let mut left_in_frame = room;
