@@ -1,12 +1,15 @@
 //! How fast mini-batches are sampled and written: `cargo bench -p greengnn-model --bench sampler`.
 //!
 //! The graph has 600,000 nodes and 30 million edges with skewed degrees, made here; a batch has 2,000 seeds and fanouts
-//! [25, 10]. "Elements" of the sampler are sampled edges, those of the trace are edges and nodes of a record. The sampler
-//! runs on one thread. Sizes can be lowered with `GREENGNN_BENCH_NODES` for a quick look.
+//! [25, 10]. "Elements" of the sampler are sampled edges, those of the trace are edges and nodes of a record.
+//!
+//! All runs on one thread, and times are *CPU times* of the process, so that a busy machine does not spoil them.
+//! `GREENGNN_BENCH_NODES` changes the size of the graph.
 
 use std::convert::Infallible;
 use std::hint::black_box;
 
+use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use greengnn_model::batch::MiniBatch;
 use greengnn_model::book::PartitionBook;
@@ -93,21 +96,19 @@ fn edges(batches: &[MiniBatch]) -> u64 {
     blocks.map(|block| block.edge_count() as u64).sum()
 }
 
-fn benches(criterion: &mut Criterion) {
+fn benches(criterion: &mut Criterion<CpuTime>) {
     let nodes = std::env::var("GREENGNN_BENCH_NODES")
         .ok()
         .and_then(|nodes| nodes.parse().ok())
         .unwrap_or(600_000);
     let graph = Graph::new(nodes);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
-    let pool = pool.expect("one thread can be started");
-    pool.install(|| {
-        bench_sampler(criterion, &graph, nodes);
-        bench_trace(criterion, &graph, nodes);
-    });
+    let one_thread = rayon::ThreadPoolBuilder::new().num_threads(1).build_global();
+    one_thread.expect("nothing has used the pool before");
+    bench_sampler(criterion, &graph, nodes);
+    bench_trace(criterion, &graph, nodes);
 }
 
-fn bench_sampler(criterion: &mut Criterion, graph: &Graph, nodes: u32) {
+fn bench_sampler(criterion: &mut Criterion<CpuTime>, graph: &Graph, nodes: u32) {
     let mut group = criterion.benchmark_group("sampler");
     group.sample_size(10);
     for parts in [1u32, 4] {
@@ -133,7 +134,7 @@ fn bench_sampler(criterion: &mut Criterion, graph: &Graph, nodes: u32) {
     group.finish();
 }
 
-fn bench_trace(criterion: &mut Criterion, graph: &Graph, nodes: u32) {
+fn bench_trace(criterion: &mut Criterion<CpuTime>, graph: &Graph, nodes: u32) {
     let bounds = (0..=4).map(|part| nodes / 4 * part).collect();
     let book = PartitionBook::new(bounds).expect("bounds ascend");
     let spec = spec(1, 4);
@@ -185,5 +186,51 @@ fn bench_trace(criterion: &mut Criterion, graph: &Graph, nodes: u32) {
     group.finish();
 }
 
-criterion_group!(sampler, benches);
+/// CPU time of all threads of this process, in nanoseconds.
+struct CpuTime;
+
+impl CpuTime {
+    fn now() -> f64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call writes one timespec to a place that holds one.
+        let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+        assert_eq!(failed, 0, "the CPU clock of the process cannot be read");
+        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+    }
+}
+
+impl Measurement for CpuTime {
+    type Intermediate = f64;
+    type Value = f64;
+
+    fn start(&self) -> f64 {
+        Self::now()
+    }
+
+    fn end(&self, start: f64) -> f64 {
+        Self::now() - start
+    }
+
+    fn add(&self, one: &f64, other: &f64) -> f64 {
+        one + other
+    }
+
+    fn zero(&self) -> f64 {
+        0.0
+    }
+
+    fn to_f64(&self, value: &f64) -> f64 {
+        *value
+    }
+
+    fn formatter(&self) -> &dyn ValueFormatter {
+        WallTime.formatter()
+    }
+}
+
+criterion_group! {
+    name = sampler;
+    config = Criterion::default().with_measurement(CpuTime);
+    targets = benches
+}
 criterion_main!(sampler);
