@@ -21,7 +21,7 @@ pub mod schedule;
 mod expand;
 mod node_set;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use pick::pick_neighbors;
 pub use presample::{GROUP_BATCHES, PresampleError, presample, presample_groups};

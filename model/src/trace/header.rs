@@ -22,7 +22,7 @@ pub(super) const PREFIX_BYTES: usize = 24;
 pub struct TraceHeader {
     /// What every batch is a function of.
     pub spec: EpochSpec,
-    /// The parts of the graph: 65,534 at most.
+    /// The parts of the graph, so that a file can be read without its graph.
     pub book: PartitionBook,
     /// SHA-256 over the graph's structure, bounds and splits, from its manifest.
     pub graph_hash: [u8; 32],

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::batch::{MiniBatch, RemoteRows};
 use crate::policy::{RemoteTrace, TraceReadError};
 use crate::rng::Purpose;
-use crate::trace::header::{END_MAGIC, PREFIX_BYTES, read_prefix};
+use crate::trace::header::{END_MAGIC, MAGIC, PREFIX_BYTES, read_prefix};
 use crate::trace::record::{FRAME_BYTES, Frame};
 use crate::trace::{Problem, TraceError, TraceHeader};
 
@@ -44,13 +44,11 @@ impl TraceReader {
             read_at(&file, offset, count).map_err(|error| read_failed(path, error))
         };
 
-        let mut prefix = [0; PREFIX_BYTES];
-        let start = read(0, (length as usize).min(PREFIX_BYTES))?;
-        prefix[..start.len()].copy_from_slice(&start);
-        let field_bytes = match read_prefix(&prefix) {
-            Err(problem) if start.len() == PREFIX_BYTES || problem == Problem::Magic => return Err(refused(problem)),
-            Err(_) => return Err(truncated()),
-            Ok(bytes) => bytes,
+        let prefix = read(0, (length as usize).min(PREFIX_BYTES))?;
+        let field_bytes = match <&[u8; PREFIX_BYTES]>::try_from(&prefix[..]) {
+            Ok(prefix) => read_prefix(prefix).map_err(refused)?,
+            Err(_) if MAGIC.starts_with(&prefix) || prefix.starts_with(&MAGIC) => return Err(truncated()),
+            Err(_) => return Err(refused(Problem::Magic)),
         };
         let header_bytes = PREFIX_BYTES + field_bytes;
         let bytes = read(0, header_bytes + 4)?;
