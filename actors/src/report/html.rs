@@ -68,10 +68,10 @@ pub fn render(report: Report<'_>) -> Result<String, PlotError> {
         theme = plot::theme_css(),
         headline = escape(&table::headline(summary)),
         tiles = tiles(summary, &training, &whole),
-        bound = escape(&summary.bound_by),
+        bound = unbroken(&escape(&capitalised(&summary.bound_by))),
         plan = escape(&capitalised(&table::plan_note(summary))),
         plots = plots(report)?,
-        totals = totals(summary, &training, &whole),
+        totals = totals(summary),
         words = energy_words(&whole),
         epochs = epoch_table(&summary.epochs),
         config = escape(report.config),
@@ -95,6 +95,11 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
+/// Keeps percent signs with their numbers.
+fn unbroken(text: &str) -> String {
+    text.replace(" %", "\u{a0}%")
+}
+
 fn capitalised(text: &str) -> String {
     let mut characters = text.chars();
     characters
@@ -107,7 +112,7 @@ fn tiles(summary: &RunSummary, training: &PeriodSummary, whole: &PeriodSummary) 
     let rows = units::plural(whole.traffic.feature_rows, "row");
     let tiles = [
         (units::accuracy(summary.test_accuracy), "test accuracy".to_string()),
-        (energy, format!("energy of the whole run, {quality}")),
+        (energy, format!("energy of the whole run{quality}")),
         (
             units::seconds(summary.total_s),
             format!("in all, {} of it set-up", units::seconds(summary.setup_s)),
@@ -136,12 +141,12 @@ fn tiles(summary: &RunSummary, training: &PeriodSummary, whole: &PeriodSummary) 
     })
 }
 
-/// The figure and its quality apart; both say that there is none.
+/// The figure, and its quality after a comma; or that there is none.
 fn energy_parts(period: &PeriodSummary) -> (String, String) {
     let text = units::energy(period.energy_j, period.energy_quality);
     match text.rsplit_once(' ') {
-        Some((figure, quality)) => (figure.into(), quality.into()),
-        None => ("unavailable".into(), "not known, not 0".into()),
+        Some((figure, quality)) => (figure.into(), format!(", {quality}")),
+        None => (text, String::new()),
     }
 }
 
@@ -181,7 +186,12 @@ fn plots(report: Report<'_>) -> Result<String, PlotError> {
         y_max,
         by_epoch: true,
     };
-    let in_bytes = |value: f64| units::bytes(value as u64);
+    let most_bytes = epochs
+        .iter()
+        .map(|epoch| epoch.period.traffic.feature_bytes.max(epoch.period.wire_bytes))
+        .max();
+    let (unit_bytes, unit) = units::byte_unit(most_bytes.unwrap_or(0));
+    let in_unit = |value: f64| format!("{} {unit}", plot::trimmed(value));
     let in_counts = |value: f64| units::count(value as u64);
     let in_percent = |value: f64| format!("{value:.0} %");
     let percent = |share: Option<f64>| share.map_or(f64::NAN, |share| share * 100.0);
@@ -193,11 +203,11 @@ fn plots(report: Report<'_>) -> Result<String, PlotError> {
     } else {
         nothing("No validation was run.")
     };
-    let bytes = plot("Bytes per epoch", &in_bytes, None).bars(
+    let bytes = plot("Bytes per epoch", &in_unit, None).bars(
         &numbers,
         &[
-            values(&|epoch| epoch.period.traffic.feature_bytes as f64),
-            values(&|epoch| epoch.period.wire_bytes as f64),
+            values(&|epoch| epoch.period.traffic.feature_bytes as f64 / unit_bytes),
+            values(&|epoch| epoch.period.wire_bytes as f64 / unit_bytes),
         ],
     )?;
     let requests = plot("Requests per epoch", &in_counts, None).bars(
@@ -228,7 +238,7 @@ fn plots(report: Report<'_>) -> Result<String, PlotError> {
     let figures = [
         figure("Training loss", &[], &if_any(loss)),
         figure("Validation accuracy", &[], &if_any(accuracy)),
-        figure("Power over time, by domain", &domains, &power),
+        figure("Energy over time: power by domain", &domains, &power),
         figure(
             "Share of time spent waiting",
             &["stall: for a batch", "sync: for gradients"],
@@ -267,45 +277,13 @@ fn nothing(text: &str) -> String {
     format!("<p class=\"none\">{}</p>", escape(text))
 }
 
-const PERIOD_COLUMNS: [&str; 9] = [
-    "wall",
-    "stall",
-    "sync",
-    "requests",
-    "rows",
-    "row bytes",
-    "wire bytes",
-    "CPU",
-    "energy",
-];
-
-fn period_cells(period: &PeriodSummary) -> [String; 9] {
-    [
-        units::seconds(period.wall_s),
-        units::seconds(period.stall_s),
-        units::seconds(period.sync_s),
-        units::count(period.traffic.feature_requests),
-        units::count(period.traffic.feature_rows),
-        units::bytes(period.traffic.feature_bytes),
-        units::bytes(period.wire_bytes),
-        units::seconds(period.cpu_s),
-        units::energy(period.energy_j, period.energy_quality),
-    ]
-}
-
-fn totals(summary: &RunSummary, training: &PeriodSummary, whole: &PeriodSummary) -> String {
-    let parts = [
-        ("set-up", &summary.setup),
-        ("training", training),
-        ("evaluation", &summary.evaluation),
-        ("whole run", whole),
-    ];
-    let rows = parts.map(|(name, period)| {
-        let class = if name == "whole run" { "total" } else { "" };
-        let cells = [name.to_string()].into_iter().chain(period_cells(period));
-        format!("<tr class=\"{class}\">{}</tr>", cells_html("td", cells))
+fn totals(summary: &RunSummary) -> String {
+    let rows = table::parts(summary).map(|(name, period)| {
+        let cells = [name.to_string()].into_iter().chain(table::period_cells(&period));
+        format!("<tr>{}</tr>", cells_html("td", cells))
     });
-    table_html([""].into_iter().chain(PERIOD_COLUMNS), &rows.concat())
+    let table = table_html([""].into_iter().chain(table::PERIOD_COLUMNS), &rows.concat());
+    format!("<div class=\"totals\">{table}</div>")
 }
 
 fn epoch_table(epochs: &[EpochSummary]) -> String {
@@ -320,13 +298,13 @@ fn epoch_table(epochs: &[EpochSummary]) -> String {
             units::count(epoch.planned.feature_rows),
             units::signed_count(epoch.period.cache_hit_rows),
         ];
-        let cells = own.into_iter().chain(period_cells(&epoch.period)).chain(planned);
+        let cells = own.into_iter().chain(table::period_cells(&epoch.period)).chain(planned);
         let _ = write!(html, "<tr>{}</tr>", cells_html("td", cells));
         html
     });
     let own = ["epoch", "loss", "valid"].into_iter();
     let planned = ["planned requests", "planned rows", "cache hit rows"];
-    table_html(own.chain(PERIOD_COLUMNS).chain(planned), &rows)
+    table_html(own.chain(table::PERIOD_COLUMNS).chain(planned), &rows)
 }
 
 fn table_html<'a>(header: impl Iterator<Item = &'a str>, rows: &str) -> String {

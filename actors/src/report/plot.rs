@@ -11,10 +11,12 @@ use plotters::prelude::*;
 
 /// Drawn at twice the size at which it is shown: the back end places everything on whole pixels.
 const SIZE: (u32, u32) = (1240, 560);
-const FONT: (&str, u32) = ("sans-serif", 26);
+const FONT: (&str, u32) = ("sans-serif", 31);
 const STROKE: u32 = 4;
-/// Up to as many epochs, each has a point of its own on a line.
-const MOST_POINTS: usize = 60;
+/// Up to as many epochs, each has a dot of its own on a line.
+const MOST_DOTS: usize = 60;
+/// Up to as many epochs, series stand beside each other as bars; beyond, bars would be hairs.
+const MOST_BARS: usize = 40;
 
 /// A colour in the light theme and in the dark one.
 struct Themed {
@@ -89,7 +91,7 @@ impl Plot<'_> {
                 for piece in pieces {
                     let line = LineSeries::new(piece.iter().copied(), colour.stroke_width(STROKE));
                     chart.draw_series(line).map_err(text)?;
-                    let dots = if piece.len() == 1 || (self.by_epoch && piece.len() <= MOST_POINTS) {
+                    let dots = if piece.len() == 1 || (self.by_epoch && piece.len() <= MOST_DOTS) {
                         &piece[..]
                     } else {
                         &[]
@@ -102,8 +104,16 @@ impl Plot<'_> {
         })
     }
 
-    /// Draws the series beside each other at every epoch.
+    /// Draws the series beside each other at every epoch; as lines where there are too many epochs for bars.
     pub fn bars(&self, epochs: &[u32], series: &[Values]) -> Result<String, PlotError> {
+        if epochs.len() > MOST_BARS {
+            let x = || epochs.iter().map(|&epoch| f64::from(epoch));
+            let lines: Vec<Pieces> = series
+                .iter()
+                .map(|values| vec![x().zip(values.iter().copied()).collect()])
+                .collect();
+            return self.lines(&lines);
+        }
         let x_range = self.x_range(epochs.iter().map(|&epoch| f64::from(epoch)));
         let y_range = self.y_range(series.iter().flatten().copied());
         let width = 0.76 / series.len().max(1) as f64;
@@ -126,12 +136,14 @@ impl Plot<'_> {
             let values = series[..count].iter().filter_map(|values| values.get(index));
             values.filter(|value| value.is_finite()).sum()
         };
+        // Many bars have no gaps between them.
+        let width = if epochs.len() > MOST_BARS { 1.0 } else { 0.7 };
         let x_range = self.x_range(epochs.iter().map(|&epoch| f64::from(epoch)));
         let y_range = self.y_range((0..epochs.len()).map(|index| below(series.len(), index)));
         self.draw(|root| {
             let mut chart = self.chart(root, x_range, y_range)?;
             for (count, (values, colour)) in series.iter().zip(&SERIES).enumerate() {
-                let bars = bars(epochs, values, -0.35, 0.7, |index| below(count, index));
+                let bars = bars(epochs, values, -width / 2.0, width, |index| below(count, index));
                 chart
                     .draw_series(bars.map(|corners| Rectangle::new(corners, colour.light.filled())))
                     .map_err(text)?;
@@ -182,8 +194,8 @@ impl Plot<'_> {
         let mut chart = ChartBuilder::on(root)
             .margin_top(16)
             .margin_right(24)
-            .x_label_area_size(82)
-            .y_label_area_size(130)
+            .x_label_area_size(96)
+            .y_label_area_size(140)
             .build_cartesian_2d(x_low..x_high, y_low..y_high)
             .map_err(text)?;
         let label = FONT.into_font().color(&TEXT.light);
@@ -340,6 +352,22 @@ mod tests {
         ] {
             assert_eq!((filled(&svg, 0), filled(&svg, 1)), (2, 3), "{svg}");
         }
+    }
+
+    #[test]
+    fn many_epochs_are_lines_beside_each_other_and_bars_on_top_of_each_other() {
+        let epochs: Vec<u32> = (0..=MOST_BARS as u32).collect();
+        let series = [vec![1.0; epochs.len()]];
+        let colour = hex(SERIES[0].light);
+        let lines = PLAIN.bars(&epochs, &series).unwrap();
+        assert!(
+            lines
+                .lines()
+                .any(|line| line.starts_with("<polyline") && line.contains(&colour)),
+            "{lines}"
+        );
+        let stacked = PLAIN.stacked_bars(&epochs, &series).unwrap();
+        assert_eq!(stacked.matches(&format!("fill=\"{colour}\"")).count(), epochs.len());
     }
 
     #[test]

@@ -11,7 +11,6 @@ use super::units;
 /// The progress of one run.
 pub struct Progress {
     epochs: u32,
-    steps: u32,
     /// Epochs that have started.
     started: u32,
     output: Output,
@@ -36,18 +35,17 @@ impl Progress {
         } else {
             Output::Lines(Box::new(io::stderr()))
         };
-        Self::with_output(epochs, steps, output)
+        Self::with_output(epochs, output)
     }
 
     /// Lines to a writer of the caller's.
-    pub fn to_writer(epochs: u32, steps: u32, writer: Box<dyn Write + Send>) -> Self {
-        Self::with_output(epochs, steps, Output::Lines(writer))
+    pub fn to_writer(epochs: u32, writer: Box<dyn Write + Send>) -> Self {
+        Self::with_output(epochs, Output::Lines(writer))
     }
 
-    fn with_output(epochs: u32, steps: u32, output: Output) -> Self {
+    fn with_output(epochs: u32, output: Output) -> Self {
         Self {
             epochs,
-            steps,
             started: 0,
             output,
         }
@@ -65,10 +63,9 @@ impl Progress {
     pub fn epoch_started(&mut self) {
         self.started += 1;
         if let Output::Bar(bar) = &self.output {
-            bar.reset();
-            bar.set_length(self.steps.into());
             bar.set_prefix(format!("epoch {}/{}", self.started, self.epochs));
             bar.set_message("");
+            bar.reset();
         }
     }
 
@@ -191,7 +188,7 @@ mod tests {
     #[test]
     fn without_a_terminal_there_is_one_plain_line_an_epoch() {
         let shared = Shared::default();
-        run(&mut Progress::to_writer(2, 3, Box::new(shared.clone())));
+        run(&mut Progress::to_writer(2, Box::new(shared.clone())));
         assert_eq!(
             shared.text(),
             "presampling epoch 0\n\
@@ -208,7 +205,7 @@ mod tests {
 
         let bar = epoch_bar(3);
         bar.set_draw_target(ProgressDrawTarget::hidden());
-        let mut bars = Progress::with_output(2, 3, Output::Bar(bar.clone()));
+        let mut bars = Progress::with_output(2, Output::Bar(bar.clone()));
         run(&mut bars);
         assert!(bar.is_finished());
         assert_eq!(bar.prefix(), "epoch 2/2");
@@ -226,7 +223,7 @@ mod tests {
                 Ok(())
             }
         }
-        let mut progress = Progress::to_writer(2, 3, Box::new(Closed));
+        let mut progress = Progress::to_writer(2, Box::new(Closed));
         run(&mut progress);
         assert_eq!(progress.started, 2);
     }

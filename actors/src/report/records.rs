@@ -59,7 +59,7 @@ impl StepRecord {
     }
 }
 
-/// One line of `energy.csv`: the mean power of one domain since its point before.
+/// One line of `energy.jsonl`: the mean power of one domain since its point before.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EnergyPoint {
     /// Seconds since the start of the run.
@@ -78,6 +78,7 @@ pub struct EnergyPoint {
 
 #[cfg(test)]
 mod tests {
+    use super::super::summary::tests::sample;
     use super::*;
 
     #[test]
@@ -132,5 +133,21 @@ mod tests {
             panic!("a step came back as an epoch: {line}");
         };
         assert!(read.loss.is_nan());
+    }
+
+    #[test]
+    fn records_travel_between_machines_as_they_are() {
+        let step = StepRecord {
+            step: 7,
+            seeds: 1_000,
+            loss: 1.5,
+            ..StepRecord::default()
+        };
+        let bytes = rmp_serde::to_vec(&step).unwrap();
+        assert_eq!(rmp_serde::from_slice::<StepRecord>(&bytes).unwrap(), step);
+        for epoch in sample().epochs {
+            let bytes = rmp_serde::to_vec(&epoch).unwrap();
+            assert_eq!(rmp_serde::from_slice::<EpochSummary>(&bytes).unwrap(), epoch);
+        }
     }
 }

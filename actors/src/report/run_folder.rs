@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `config.toml` | the configuration that ran, every default filled in |
 //! | `metrics.jsonl` | one line per step and rank and one per epoch, appended while the run lasts |
-//! | `energy.csv` | power of every domain over time, appended while the run lasts |
+//! | `energy.jsonl` | power of every domain over time, one line per reading, appended while the run lasts |
 //! | `model.safetensors` | the trained parameters |
 //! | `summary.json` | the result |
 //! | `report.html` | the result as a page |
@@ -12,7 +12,7 @@
 //! Files that are written at once appear whole or not at all: they are written under another name, synced and renamed.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io::{self, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -23,12 +23,10 @@ use super::summary::RunSummary;
 
 const CONFIG: &str = "config.toml";
 const METRICS: &str = "metrics.jsonl";
-const ENERGY: &str = "energy.csv";
+const ENERGY: &str = "energy.jsonl";
 const MODEL: &str = "model.safetensors";
 const SUMMARY: &str = "summary.json";
 const REPORT: &str = "report.html";
-
-const ENERGY_HEADER: &str = "at_s,host,domain,kind,watts,quality\n";
 
 /// Why a run folder could not be made or written.
 #[derive(Debug, thiserror::Error)]
@@ -70,9 +68,7 @@ impl RunFolder {
         }
         let metrics = create_appendable(&path.join(METRICS))?;
         let energy = create_appendable(&path.join(ENERGY))?;
-        let folder = Self { path, metrics, energy };
-        folder.append(&folder.energy, ENERGY, ENERGY_HEADER.as_bytes())?;
-        Ok(folder)
+        Ok(Self { path, metrics, energy })
     }
 
     pub fn path(&self) -> &Path {
@@ -100,15 +96,22 @@ impl RunFolder {
 
     /// Appends one line to `metrics.jsonl`, in one write, so that a reader never sees half a line for long.
     pub fn append_metrics(&self, record: &MetricsRecord) -> Result<(), RunFolderError> {
-        let mut line = serde_json::to_vec(record).map_err(encode_error(METRICS))?;
-        line.push(b'\n');
-        self.append(&self.metrics, METRICS, &line)
+        self.append(&self.metrics, METRICS, std::slice::from_ref(record))
     }
 
-    /// Appends one line per point to `energy.csv`. Power that could not be read is an empty field.
+    /// Appends one line per point to `energy.jsonl`, in one write.
     pub fn append_energy(&self, points: &[EnergyPoint]) -> Result<(), RunFolderError> {
-        let lines: String = points.iter().map(energy_line).collect();
-        self.append(&self.energy, ENERGY, lines.as_bytes())
+        self.append(&self.energy, ENERGY, points)
+    }
+
+    /// The energy timeline as it was appended, for the report.
+    pub fn read_energy(&self) -> Result<Vec<EnergyPoint>, RunFolderError> {
+        let path = self.path.join(ENERGY);
+        let file = File::open(&path).map_err(io_error("reading", &path))?;
+        let points = serde_json::Deserializer::from_reader(BufReader::new(file)).into_iter();
+        points
+            .collect::<Result<_, _>>()
+            .map_err(|error| io_error("reading", &path)(error.into()))
     }
 
     /// Writes the parameters; `safetensors` is the whole file.
@@ -127,8 +130,13 @@ impl RunFolder {
         self.write(REPORT, html.as_bytes())
     }
 
-    fn append(&self, mut file: &File, name: &str, bytes: &[u8]) -> Result<(), RunFolderError> {
-        file.write_all(bytes)
+    fn append(&self, mut file: &File, name: &'static str, records: &[impl Serialize]) -> Result<(), RunFolderError> {
+        let mut lines = Vec::new();
+        for record in records {
+            serde_json::to_writer(&mut lines, record).map_err(encode_error(name))?;
+            lines.push(b'\n');
+        }
+        file.write_all(&lines)
             .map_err(io_error("appending to", &self.path.join(name)))
     }
 
@@ -165,31 +173,6 @@ fn encode_error(name: &'static str) -> impl FnOnce(serde_json::Error) -> RunFold
     move |error| RunFolderError::Encode {
         name,
         reason: error.to_string(),
-    }
-}
-
-fn energy_line(point: &EnergyPoint) -> String {
-    let watts = point
-        .watts
-        .filter(|watts| watts.is_finite())
-        .map(|watts| format!("{watts:.3}"));
-    format!(
-        "{:.3},{},{},{},{},{}\n",
-        point.at_s,
-        csv_field(&point.host),
-        csv_field(&point.domain),
-        csv_field(&point.kind),
-        watts.unwrap_or_default(),
-        point.quality,
-    )
-}
-
-/// Quoted where RFC 4180 asks for it.
-fn csv_field(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_string()
     }
 }
 
@@ -267,11 +250,11 @@ mod tests {
     }
 
     #[test]
-    fn power_that_could_not_be_read_is_an_empty_field() {
+    fn the_energy_timeline_is_read_as_it_was_appended() {
         let (_parent, folder) = new_folder();
         let point = EnergyPoint {
             at_s: 0.05,
-            host: "node, one".into(),
+            host: "one".into(),
             domain: "package-0".into(),
             kind: "cpu".into(),
             watts: Some(41.5),
@@ -282,18 +265,16 @@ mod tests {
             quality: Quality::Unavailable,
             ..point.clone()
         };
-        folder.append_energy(&[point, unread]).unwrap();
+        assert_eq!(folder.read_energy().unwrap(), []);
+        folder.append_energy(&[point.clone(), unread.clone()]).unwrap();
         folder.append_energy(&[]).unwrap();
+        folder.append_energy(std::slice::from_ref(&point)).unwrap();
+        assert_eq!(folder.read_energy().unwrap(), [point.clone(), unread, point]);
         let text = fs::read_to_string(folder.path().join(ENERGY)).unwrap();
-        let lines: Vec<_> = text.lines().collect();
-        assert_eq!(
-            lines,
-            [
-                ENERGY_HEADER.trim_end(),
-                "0.050,\"node, one\",package-0,cpu,41.500,estimated",
-                "0.050,\"node, one\",package-0,cpu,,unavailable",
-            ]
-        );
+        let expected =
+            r#"{"at_s":0.05,"host":"one","domain":"package-0","kind":"cpu","watts":41.5,"quality":"estimated"}"#;
+        assert_eq!(text.lines().next(), Some(expected));
+        assert!(text.contains("\"watts\":null,\"quality\":\"unavailable\""), "{text}");
     }
 
     #[test]

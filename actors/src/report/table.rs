@@ -12,39 +12,8 @@ enum Align {
 
 /// The end of a run: what it was, what every part of it cost, and what bound it.
 pub fn run(summary: &RunSummary) -> String {
-    let training = summary.training();
-    let parts = [
-        ("set-up", &summary.setup),
-        ("training", &training),
-        ("evaluation", &summary.evaluation),
-        ("whole run", &summary.whole_run()),
-    ];
-    let header = [
-        "",
-        "wall",
-        "stall",
-        "sync",
-        "requests",
-        "rows",
-        "row bytes",
-        "wire bytes",
-        "CPU",
-        "energy",
-    ];
-    let rows = parts.map(|(name, period)| {
-        vec![
-            name.to_string(),
-            units::seconds(period.wall_s),
-            units::seconds(period.stall_s),
-            units::seconds(period.sync_s),
-            units::count(period.traffic.feature_requests),
-            units::count(period.traffic.feature_rows),
-            units::bytes(period.traffic.feature_bytes),
-            units::bytes(period.wire_bytes),
-            units::seconds(period.cpu_s),
-            units::energy(period.energy_j, period.energy_quality),
-        ]
-    });
+    let header: Vec<_> = [""].into_iter().chain(PERIOD_COLUMNS).collect();
+    let rows = parts(summary).map(|(name, period)| [name.into()].into_iter().chain(period_cells(&period)).collect());
     let mut text = format!("{}\n\n", headline(summary));
     text.push_str(&render(&header, &alignment(header.len(), &[0, 9]), &rows));
     text.push_str(&format!(
@@ -59,12 +28,51 @@ pub fn run(summary: &RunSummary) -> String {
     text
 }
 
-/// `bulk, window 16, on cpu: 10 epochs, 4 ranks in 4 machines, seed 1`.
+/// The parts of a run by name, the whole run last.
+pub fn parts(summary: &RunSummary) -> [(&'static str, PeriodSummary); 4] {
+    [
+        ("set-up", summary.setup.clone()),
+        ("training", summary.training()),
+        ("evaluation", summary.evaluation.clone()),
+        ("whole run", summary.whole_run()),
+    ]
+}
+
+/// The heads of [`period_cells`].
+pub const PERIOD_COLUMNS: [&str; 9] = [
+    "wall",
+    "stall",
+    "sync",
+    "requests",
+    "rows",
+    "row bytes",
+    "wire bytes",
+    "CPU",
+    "energy",
+];
+
+/// What a period cost, for people.
+pub fn period_cells(period: &PeriodSummary) -> [String; 9] {
+    [
+        units::seconds(period.wall_s),
+        units::seconds(period.stall_s),
+        units::seconds(period.sync_s),
+        units::count(period.traffic.feature_requests),
+        units::count(period.traffic.feature_rows),
+        units::bytes(period.traffic.feature_bytes),
+        units::bytes(period.wire_bytes),
+        units::seconds(period.cpu_s),
+        units::energy(period.energy_j, period.energy_quality),
+    ]
+}
+
+/// `bulk, window 16, budget 5,000 rows a rank, on cpu: 10 epochs, 4 ranks in 4 machines, seed 1`.
 pub fn headline(summary: &RunSummary) -> String {
     format!(
-        "{}, window {}, on {}: {}, {} in {}, seed {}",
+        "{}, window {}, budget {} a rank, on {}: {}, {} in {}, seed {}",
         summary.policy,
         summary.window,
+        units::plural(summary.budget_rows, "row"),
         summary.device,
         units::plural(summary.epochs.len() as u64, "epoch"),
         units::plural(summary.ranks.into(), "rank"),
@@ -201,7 +209,7 @@ mod tests {
     #[test]
     fn the_end_of_a_run() {
         let expected = "\
-bulk, window 16, on cpu: 2 epochs, 4 ranks in 4 machines, seed 1
+bulk, window 16, budget 5,000 rows a rank, on cpu: 2 epochs, 4 ranks in 4 machines, seed 1
 
               wall   stall    sync  requests    rows  row bytes  wire bytes     CPU  energy
 -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -24,9 +24,18 @@ pub fn signed_count(value: i64) -> String {
     format!("{sign}{}", count(value.unsigned_abs()))
 }
 
+const BYTE_UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
 /// `1.23 MiB`; powers of 1,024, three digits.
 pub fn bytes(value: u64) -> String {
-    scaled(value as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB"])
+    scaled(value as f64, 1024.0, &BYTE_UNITS)
+}
+
+/// The greatest unit that is not above `value`, for an axis: its bytes and its name.
+pub fn byte_unit(value: u64) -> (f64, &'static str) {
+    let power = (value.max(1).ilog2() / 10) as usize;
+    let power = power.min(BYTE_UNITS.len() - 1);
+    (1024f64.powi(power as i32), BYTE_UNITS[power])
 }
 
 /// `12.3 ms`, `4.56 s`, `3 min 20 s`, `1 h 05 min`.
@@ -145,6 +154,10 @@ mod tests {
         assert_eq!(bytes(1536), "1.50 KiB");
         assert_eq!(bytes(10 * 1024 * 1024), "10.0 MiB");
         assert_eq!(bytes(u64::MAX), "16384 PiB");
+        assert_eq!(byte_unit(0), (1.0, "B"));
+        assert_eq!(byte_unit(1023), (1.0, "B"));
+        assert_eq!(byte_unit(5 << 20), (1_048_576.0, "MiB"));
+        assert_eq!(byte_unit(u64::MAX).1, "PiB");
     }
 
     #[test]

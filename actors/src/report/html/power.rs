@@ -18,7 +18,7 @@ pub fn plot(points: &[EnergyPoint]) -> Result<(Option<String>, Vec<String>), Plo
         return Ok((None, Vec::new()));
     }
     let plot = Plot {
-        title: "Power over time, by domain",
+        title: "Energy over time: power by domain",
         x_label: "seconds since the start",
         y_text: &|watts| format!("{} W", trimmed(watts)),
         y_max: None,

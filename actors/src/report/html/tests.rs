@@ -47,7 +47,7 @@ fn every_plot_is_there() {
     for title in [
         "Training loss",
         "Validation accuracy",
-        "Power over time, by domain",
+        "Energy over time: power by domain",
         "Share of time spent waiting",
         "Bytes per epoch",
         "Requests per epoch",
@@ -82,7 +82,7 @@ fn energy_that_is_not_known_is_said_to_be_unavailable_and_never_zero() {
         period.energy_quality = Quality::Unavailable;
     }
     let html = page(&summary, &[]);
-    assert!(html.contains("<b>unavailable</b>"));
+    assert!(html.contains("<b>unavailable</b><span>energy of the whole run</span>"));
     assert!(html.contains("Energy is unavailable: no domain gave a reading."));
     assert!(!html.contains(">0 J") && !html.contains("0 J estimated"));
     assert_eq!(html.matches("<svg").count(), 5);
@@ -94,8 +94,10 @@ fn the_page_says_what_the_run_was_what_bound_it_and_whether_it_went_to_plan() {
     summary.bound_by = "bound by bytes: <3".into();
     let html = page(&summary, &[]);
     assert!(html.contains("<h1>cora &lt;&amp;&gt; friends</h1>"));
-    assert!(html.contains("bulk, window 16, on cpu: 2 epochs, 4 ranks in 4 machines, seed 1."));
-    assert!(html.contains("bound by bytes: &lt;3"));
+    assert!(
+        html.contains("bulk, window 16, budget 5,000 rows a rank, on cpu: 2 epochs, 4 ranks in 4 machines, seed 1.")
+    );
+    assert!(html.contains("Bound by bytes: &lt;3"));
     assert!(html.contains("Requests and rows counted where they were served equal those planned, in every epoch."));
     assert!(html.contains("policy = &quot;bulk&quot;"));
     assert!(!html.contains("verdict off"));
