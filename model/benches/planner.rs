@@ -1,1 +1,87 @@
-fn main() {}
+//! Nanoseconds per access of planning an epoch: an access is one remote row of one batch.
+//!
+//! The trace has the shape of a rank of a Reddit-like graph in four parts: 40 batches that each need about 50,000 of the
+//! 175,000 remote rows, some rows far more often than others.
+//!
+//! `cargo bench -p greengnn-model --bench planner`
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use greengnn_model::book::PartitionBook;
+use greengnn_model::plan::CacheState;
+use greengnn_model::policy::{Budget, MemoryTrace, PlanError, PlanInput, Planner, RemoteTrace, policy_by_name};
+use greengnn_model::rng::{CounterRng, Purpose, mix_words};
+
+const PART_NODES: u32 = 58_333;
+const PARTS: u32 = 4;
+const BATCHES: u64 = 40;
+
+/// Node `n` is in a batch with a probability of its own: a uniform number to the power of 2.5, which is 2/7 on average and
+/// nearly 1 for a few nodes.
+fn epoch(book: &PartitionBook, epoch: u64) -> (MemoryTrace, u64) {
+    let steps: Vec<Vec<u32>> = (0..BATCHES)
+        .map(|batch| {
+            (book.range(1).start..book.nodes())
+                .filter(|node| {
+                    let unit = |words: &[u64]| CounterRng::new(mix_words(words)).unit_f64();
+                    let node = u64::from(*node);
+                    unit(&[epoch, batch, node]) < unit(&[node]).powf(2.5)
+                })
+                .collect()
+        })
+        .collect();
+    let accesses = steps.iter().map(|nodes| nodes.len() as u64).sum();
+    let steps = steps.iter().map(|nodes| (Purpose::Train, &nodes[..]));
+    (MemoryTrace::from_nodes(book, steps), accesses)
+}
+
+fn plan_epoch(mut planner: Box<dyn Planner>) -> Result<CacheState, PlanError> {
+    while let Some(plan) = planner.next_window()? {
+        black_box(plan);
+    }
+    Ok(planner.into_state())
+}
+
+fn planner(c: &mut Criterion) {
+    let bounds = (0..=PARTS).map(|part| part * PART_NODES).collect();
+    let book = Arc::new(PartitionBook::new(bounds).expect("bounds that ascend"));
+    let epochs = [0, 1, 2].map(|number| epoch(&book, number));
+    let accesses = epochs[1].1;
+    let traces = epochs.map(|(trace, _)| Arc::new(trace) as Arc<dyn RemoteTrace>);
+    let mut group = c.benchmark_group("planner");
+    group.throughput(Throughput::Elements(accesses)).sample_size(10);
+    for name in ["on-demand", "window", "bulk"] {
+        let policy = policy_by_name(name).expect("a policy of that name");
+        for percent in [10, 25, 50] {
+            let asked = Budget::Share {
+                millionths: percent * 10_000,
+            };
+            let input = |epoch: usize, state| PlanInput {
+                rank: 0,
+                book: Arc::clone(&book),
+                budget_rows: policy.budget_rows(&book, 0, asked.rows(4, book.remote_nodes(0))),
+                window: 16,
+                trace: Arc::clone(&traces[epoch]),
+                next: traces.get(epoch + 1).cloned(),
+                from_step: 0,
+                state,
+            };
+            // The second epoch of a run, with what the first has left.
+            let first = policy.plan(input(0, CacheState::default())).and_then(plan_epoch);
+            let state = first.expect("a plan of the first epoch");
+            group.bench_function(BenchmarkId::new(name, format!("{percent}%")), |bencher| {
+                bencher.iter_batched(
+                    || input(1, state.clone()),
+                    |input| policy.plan(input).and_then(plan_epoch),
+                    BatchSize::PerIteration,
+                );
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, planner);
+criterion_main!(benches);

@@ -191,7 +191,7 @@ impl Executor {
         self.check_state(state, 11)
     }
 
-    /// What this epoch, and a fill before it, moved and held in `phase`. A fill is counted as set-up.
+    /// What was moved and held in `phase` since the epoch started, or by the fill, which is set-up, before the first one.
     pub fn tally(&self, phase: Phase) -> Tally {
         self.tallies.get(&phase).copied().unwrap_or_default()
     }

@@ -131,7 +131,7 @@ pub struct PlanInput {
     pub trace: Arc<dyn RemoteTrace>,
     /// The next epoch, where it has been presampled: the rest of the horizon. Later uses count as never.
     pub next: Option<Arc<dyn RemoteTrace>>,
-    /// The first step to plan.
+    /// The first step to plan, from which windows are counted.
     pub from_step: u32,
     /// What the arena holds.
     pub state: CacheState,

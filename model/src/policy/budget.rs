@@ -113,7 +113,7 @@ fn scaled(number: &str, scale: u64, text: &str) -> Result<u64, BudgetError> {
         let numerator: u128 = fraction.parse().map_err(|_| too_fine())?;
         let product = numerator * u128::from(scale);
         let divisor = 10u128.pow(fraction.len() as u32);
-        if product % divisor != 0 {
+        if !product.is_multiple_of(divisor) {
             return Err(too_fine());
         }
         // Below `scale`, hence within a u64.

@@ -8,6 +8,9 @@ use crate::counters::Phase;
 use crate::executor::{Arrivals, ExecuteError, Executor, Tally, Violation};
 use crate::plan::{CacheState, WindowPlan};
 
+#[cfg(test)]
+mod tests;
+
 /// What a policy is run on: the epochs of one rank, one after the other.
 #[derive(Clone)]
 pub struct Case {

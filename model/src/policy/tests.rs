@@ -8,7 +8,8 @@ use super::conformance::{Case, RunTally, check};
 use super::pinned::{Full, OnDemand};
 use super::window::Window;
 use super::*;
-use crate::plan::HeldRow;
+
+mod by_hand;
 
 /// The nodes of every step, by which the tests' own planners count.
 type Nodes = Vec<(Purpose, Vec<NodeId>)>;

@@ -152,7 +152,7 @@ impl WindowPlanner {
             batches.push(self.plan_step(step, &nodes, &mut misses));
             if !cold.is_empty() {
                 misses.append(&mut cold);
-                misses.sort_unstable_by_key(|(node, _)| *node);
+                misses.sort_by_key(|(node, _)| *node);
             }
             let times = Times {
                 issue_gap: step,

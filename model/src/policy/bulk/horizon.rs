@@ -138,16 +138,14 @@ impl<'a> Cutter<'a> {
             let remote = read_step(trace, &self.input.book, self.input.rank, step)?;
             global_ids(&remote, &self.input.book, &mut nodes);
             visit(step, &nodes);
-            if step < longest {
-                if let Some(span) = spans.last_mut() {
+            if let Some(span) = spans.last_mut() {
+                if step < longest {
                     let grown = self.grow(span, &nodes);
                     if grown.later_rows <= self.share && room.is_none_or(|room| grown.early_rows <= room) {
                         *span = grown;
                         continue;
                     }
                 }
-            }
-            if !spans.is_empty() {
                 room = None;
             }
             longest = longest_window(trace, step, self.input.window);

@@ -3,7 +3,7 @@
 //! A row that the window before still drops cannot be among them: it was dropped at a gap that was full, and a request
 //! leaves only at a gap from which on none is.
 
-use super::sweep::HeldWindow;
+use super::sweep::{DirectRow, HeldWindow};
 use crate::book::{NodeId, PartitionBook};
 
 /// A request of the next window that leaves early, with all of its rows in slots.
@@ -52,15 +52,22 @@ pub(super) fn lead(next: &mut HeldWindow, room: &mut Room, book: &PartitionBook)
     let mut leads = Vec::new();
     let (mut late_direct, mut late_early) = (Vec::new(), Vec::new());
     let (mut direct, mut early) = (&next.direct[..], &next.early[..]);
-    while let Some(node) = direct.first().into_iter().chain(early.first()).min() {
-        let end = book.range(book.owner(*node)).end;
-        let owned_direct = split_below(&mut direct, end);
-        let owned_early = split_below(&mut early, end);
+    while let Some(node) = direct
+        .first()
+        .map(node_of)
+        .into_iter()
+        .chain(early.first().copied())
+        .min()
+    {
+        let end = book.range(book.owner(node)).end;
+        let owned_direct = split_below(&mut direct, end, node_of);
+        let owned_early = split_below(&mut early, end, |node| *node);
         let rows = (owned_direct.len() + owned_early.len()) as u32;
         match room.charge(rows, owned_direct.len() as u32) {
             Some(gap) => {
-                let mut rows = [owned_direct, owned_early].concat();
-                rows.sort_unstable();
+                let mut rows: Vec<NodeId> = owned_direct.iter().map(node_of).collect();
+                rows.extend_from_slice(owned_early);
+                rows.sort();
                 leads.push(Lead { gap, rows });
             }
             None => {
@@ -74,9 +81,13 @@ pub(super) fn lead(next: &mut HeldWindow, room: &mut Room, book: &PartitionBook)
     leads
 }
 
-/// Takes the ids below `end` off the front of ascending `nodes`.
-fn split_below<'a>(nodes: &mut &'a [NodeId], end: NodeId) -> &'a [NodeId] {
-    let (below, rest) = nodes.split_at(nodes.partition_point(|node| *node < end));
-    *nodes = rest;
+fn node_of(row: &DirectRow) -> NodeId {
+    row.node
+}
+
+/// Takes the rows with ids below `end` off the front of `rows`, which ascend.
+fn split_below<'a, T>(rows: &mut &'a [T], end: NodeId, node: impl Fn(&T) -> NodeId) -> &'a [T] {
+    let (below, rest) = rows.split_at(rows.partition_point(|row| node(row) < end));
+    *rows = rest;
     below
 }

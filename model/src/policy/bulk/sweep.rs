@@ -16,13 +16,21 @@ pub(super) struct HeldWindow {
     pub end: u32,
     pub remote: Vec<Arc<RemoteRows>>,
     /// Rows of the first step that are not held, by ascending id.
-    pub direct: Vec<NodeId>,
+    pub direct: Vec<DirectRow>,
     /// Rows that are not held and that only later steps need, by ascending id.
     pub early: Vec<NodeId>,
-    /// Per step the rows that are not held after it, by ascending id. They were held before it, or the step needed them.
+    /// Per step the rows that are not held after it. They were held before it, or the step needed them.
     pub drops: Vec<Vec<NodeId>>,
     /// Per step the slots that nobody needs at the gap after it.
     pub spare: Vec<u32>,
+}
+
+/// A row that its batch does not find in the cache.
+#[derive(Clone, Copy)]
+pub(super) struct DirectRow {
+    pub node: NodeId,
+    /// Whether it is held after its batch.
+    pub kept: bool,
 }
 
 pub(super) struct Sweep {
@@ -37,12 +45,12 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    pub(super) fn new(input: PlanInput, mut horizon: Horizon) -> Self {
+    pub(super) fn new(mut input: PlanInput, mut horizon: Horizon) -> Self {
         let mut held = vec![false; input.book.nodes() as usize];
         let mut optional = Optional::new(horizon.never_gap());
         let first_end = horizon.spans.first().map_or(input.from_step, |span| span.end);
         let first_uses = std::mem::take(&mut horizon.first_uses);
-        for row in &input.state.held {
+        for row in std::mem::take(&mut input.state).held {
             let node = global_id(&input.book, row.owner, row.row);
             held[node as usize] = true;
             let used = first_uses[node as usize];
@@ -92,6 +100,13 @@ impl Sweep {
             let drops = self.optional.shrink(room);
             drops.iter().for_each(|node| self.held[*node as usize] = false);
             window.drops.push(drops);
+            if step == span.first {
+                let held = &self.held;
+                window
+                    .direct
+                    .iter_mut()
+                    .for_each(|row| row.kept = held[row.node as usize]);
+            }
             window.spare.push(room - self.optional.rows);
         }
         Ok(Some(window))
@@ -112,19 +127,17 @@ impl Sweep {
             let remote = read_step(&*self.input.trace, &self.input.book, self.input.rank, step)?;
             global_ids(&remote, &self.input.book, &mut self.nodes);
             window.remote.push(remote);
-            let missing = if step == span.first {
-                &mut window.direct
-            } else {
-                &mut window.early
-            };
             let held = &mut self.held;
-            missing.extend(
-                self.nodes
-                    .iter()
-                    .filter(|node| !std::mem::replace(&mut held[**node as usize], true)),
-            );
+            let nodes = self.nodes.iter().copied();
+            let missing = nodes.filter(|node| !std::mem::replace(&mut held[*node as usize], true));
+            if step == span.first {
+                window.direct = missing.map(|node| DirectRow { node, kept: false }).collect();
+            } else {
+                window.early.extend(missing);
+            }
         }
-        window.early.sort_unstable();
+        // One ascending run per step, which a stable sort merges.
+        window.early.sort();
         Ok(window)
     }
 }
@@ -163,8 +176,7 @@ impl Optional {
         }
     }
 
-    /// Drops rows until at most `room` are left: those with the latest last gap, ties by falling id. Returns them by
-    /// ascending id.
+    /// Drops rows until at most `room` are left: those with the latest last gap, ties by falling id. Returns them.
     fn shrink(&mut self, room: u32) -> Vec<NodeId> {
         let mut drops = Vec::new();
         let mut excess = self.rows.saturating_sub(room) as usize;
@@ -181,7 +193,6 @@ impl Optional {
             }
         }
         self.rows -= drops.len() as u32;
-        drops.sort_unstable();
         drops
     }
 }
