@@ -37,6 +37,16 @@ pub(crate) struct Frontier {
     members: Range<usize>,
 }
 
+/// One hop of one batch, and what the rank knows of the graph.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hop<'a> {
+    pub book: &'a PartitionBook,
+    pub rank: Rank,
+    pub topology: Topology<'a>,
+    pub key: u64,
+    pub fanout: u32,
+}
+
 /// A batch of which some hops are done.
 #[derive(Debug)]
 pub(crate) struct GrowingBatch {
@@ -82,25 +92,43 @@ impl GrowingBatch {
         }
     }
 
-    /// Adds the block of one hop. `remote` has the answer for every frontier, in its order.
+    /// Adds the block of one hop. `remote` has the answer for every frontier, in its order. `set` is empty before and
+    /// after.
     pub fn expand(
         &mut self,
-        book: &PartitionBook,
-        rank: Rank,
-        topology: Topology<'_>,
-        (key, fanout): (u64, u32),
+        hop: Hop<'_>,
         remote: &[(Frontier, NeighborReply)],
         set: &mut NodeSet,
     ) -> Result<(), ExpandError> {
-        let own = self.members(book, rank);
-        let rows = self.rows(book, rank, own.clone());
-        let local = &self.locals[own];
+        let done = self.draw(hop, remote, set);
+        set.clear();
+        self.blocks.push(done?);
+        Ok(())
+    }
+
+    fn draw(
+        &mut self,
+        hop: Hop<'_>,
+        remote: &[(Frontier, NeighborReply)],
+        set: &mut NodeSet,
+    ) -> Result<Block, ExpandError> {
+        let Hop {
+            book,
+            rank,
+            topology,
+            key,
+            fanout,
+        } = hop;
         for (frontier, reply) in remote {
             check_reply(frontier, reply, fanout)?;
         }
+        // The rank's own nodes go by ascending id, which is the order of its topology in memory.
+        let own = self.members(book, rank);
+        let own_rows = self.rows(book, rank, own.clone());
+        let own_locals = &self.locals[own];
 
         let mut offsets = vec![0u32; self.nodes.len() + 1];
-        for (row, destination) in rows.iter().zip(local) {
+        for (row, destination) in own_rows.iter().zip(own_locals) {
             offsets[*destination as usize + 1] = pick_count(topology, *row, fanout);
         }
         for (frontier, reply) in remote {
@@ -118,16 +146,11 @@ impl GrowingBatch {
             *offset = end;
         }
 
-        // Picks as global ids first; they become local indices once the new nodes are numbered.
+        // Picks are global ids first; they become local indices once the new nodes are numbered.
         let mut sources = vec![0u32; picks as usize];
-        let mut set = Collector {
-            set: ClearOnDrop(set),
-            nodes: book.nodes(),
-            stranger: None,
-        };
         self.sorted.iter().for_each(|node| set.insert(*node));
-        pick_rows(topology, key, fanout, &rows, |place, picks| {
-            let start = offsets[local[place] as usize] as usize;
+        pick_rows(topology, key, fanout, &own_rows, |place, picks| {
+            let start = offsets[own_locals[place] as usize] as usize;
             for (source, node) in sources[start..].iter_mut().zip(picks) {
                 *source = node;
                 set.insert(node);
@@ -143,23 +166,19 @@ impl GrowingBatch {
                 rest = after;
             }
         }
-        if let Some(node) = set.stranger {
-            return Err(ExpandError::NeighborOutOfRange {
-                node,
-                nodes: book.nodes(),
-            });
+        if let Some(node) = set.stranger() {
+            let nodes = book.nodes();
+            return Err(ExpandError::NeighborOutOfRange { node, nodes });
         }
-        let ClearOnDrop(set) = &mut set.set;
         self.add_nodes(set);
         for source in &mut sources {
             *source = self.locals[set.rank(*source) as usize];
         }
-        self.blocks.push(Block {
+        Ok(Block {
             offsets,
             sources,
             source_count: self.nodes.len() as u32,
-        });
-        Ok(())
+        })
     }
 
     pub fn finish(self, step: u32, purpose: Purpose, book: &PartitionBook, rank: Rank) -> MiniBatch {
@@ -228,31 +247,4 @@ fn check_reply(frontier: &Frontier, reply: &NeighborReply, fanout: u32) -> Resul
         neighbors: reply.neighbors.len(),
         fanout,
     })
-}
-
-/// Puts nodes into a set, and remembers one that the graph does not have.
-struct Collector<'a> {
-    set: ClearOnDrop<'a>,
-    nodes: u32,
-    stranger: Option<NodeId>,
-}
-
-impl Collector<'_> {
-    #[inline]
-    fn insert(&mut self, node: NodeId) {
-        if node < self.nodes {
-            self.set.0.insert(node);
-        } else {
-            self.stranger = Some(node);
-        }
-    }
-}
-
-/// Leaves the set empty for the next batch, also when a hop fails.
-struct ClearOnDrop<'a>(&'a mut NodeSet);
-
-impl Drop for ClearOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.clear();
-    }
 }

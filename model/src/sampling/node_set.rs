@@ -17,26 +17,40 @@ struct Word {
 
 /// A set of nodes below a fixed bound, made once and used for many batches.
 pub(crate) struct NodeSet {
+    nodes: u32,
     words: Vec<Word>,
     /// One bit per word: set where the word may have a member.
     used: Vec<u64>,
+    /// A node at or above the bound that was put in.
+    stranger: Option<NodeId>,
 }
 
 impl NodeSet {
     pub fn new(nodes: u32) -> Self {
         let words = (nodes as usize).div_ceil(64);
         Self {
+            nodes,
             words: vec![Word::default(); words],
             used: vec![0; words.div_ceil(64)],
+            stranger: None,
         }
     }
 
-    /// `node` must be below the bound that the set was made for.
+    /// Puts `node` in; one that is not below the bound is only remembered as a stranger.
     #[inline]
     pub fn insert(&mut self, node: NodeId) {
+        if node >= self.nodes {
+            self.stranger = Some(node);
+            return;
+        }
         let index = (node / 64) as usize;
         self.words[index].bits |= 1 << (node % 64);
         self.used[index / 64] |= 1 << (index % 64);
+    }
+
+    /// A node that was put in since the set was cleared and is not below the bound.
+    pub fn stranger(&self) -> Option<NodeId> {
+        self.stranger
     }
 
     /// Calls `visit` for every member by ascending id, and numbers them in that order.
@@ -65,6 +79,7 @@ impl NodeSet {
             for_ones(*used, |bit| self.words[group * 64 + bit as usize].bits = 0);
             *used = 0;
         }
+        self.stranger = None;
     }
 }
 
@@ -99,8 +114,23 @@ mod tests {
                 for (rank, node) in members.iter().enumerate() {
                     prop_assert_eq!(set.rank(*node), rank as u32);
                 }
+                prop_assert_eq!(set.stranger(), None);
                 set.clear();
             }
         }
+    }
+
+    #[test]
+    fn a_node_at_the_bound_is_a_stranger_until_the_set_is_cleared() {
+        let mut set = NodeSet::new(65);
+        set.insert(64);
+        assert_eq!(set.stranger(), None);
+        set.insert(65);
+        assert_eq!(set.stranger(), Some(65));
+        let mut members = Vec::new();
+        set.number(|node| members.push(node));
+        assert_eq!(members, [64]);
+        set.clear();
+        assert_eq!(set.stranger(), None);
     }
 }

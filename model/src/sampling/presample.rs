@@ -1,6 +1,8 @@
 //! An epoch of one rank, sampled ahead of training in groups of batches.
 
+use std::collections::BTreeMap;
 use std::error::Error;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
@@ -8,7 +10,7 @@ use rayon::prelude::*;
 use crate::batch::MiniBatch;
 use crate::book::{PartId, PartitionBook};
 pub use crate::sampling::expand::ExpandError;
-use crate::sampling::expand::{Frontier, GrowingBatch};
+use crate::sampling::expand::{Frontier, GrowingBatch, Hop};
 use crate::sampling::node_set::NodeSet;
 use crate::sampling::{
     EpochSpec, NeighborQuery, NeighborReply, NeighborSource, Schedule, SeedRows, SpecError, StepCounts, Topology,
@@ -51,7 +53,7 @@ pub enum PresampleError<S: Error + 'static, K: Error + 'static> {
 /// `local` is the topology of the rank's own part. The seeds are local, so the first hop asks nobody. Every later hop asks
 /// each owner at most once per group of [`GROUP_BATCHES`] consecutive steps of one purpose, which makes at most
 /// `(hops - 1) x owners x ceil(steps / 16)` requests per purpose. The batches are the same bits at any number of threads
-/// (rayon's current pool) and wherever the remote neighbours are drawn.
+/// (rayon's current pool) and wherever the remote neighbours are drawn. One group is in memory at a time.
 ///
 /// # Errors
 /// A specification that does not fit the book or the seeds, an owner that fails or answers something else than was
@@ -112,7 +114,7 @@ where
 }
 
 /// Ranges of at most [`GROUP_BATCHES`] steps, none of which spans two purposes.
-fn groups(steps: StepCounts) -> impl Iterator<Item = std::ops::Range<u32>> {
+fn groups(steps: StepCounts) -> impl Iterator<Item = Range<u32>> {
     let valid = steps.train + steps.valid;
     [0..steps.train, steps.train..valid, valid..steps.total()]
         .into_iter()
@@ -124,11 +126,18 @@ fn groups(steps: StepCounts) -> impl Iterator<Item = std::ops::Range<u32>> {
         })
 }
 
-/// A batch of the group, what the current hop asks for it, and the answers.
+/// A batch of the group, and what other parts answered for its next hop.
 struct Member {
     step: u32,
     batch: GrowingBatch,
     answers: Vec<(Frontier, NeighborReply)>,
+}
+
+/// What a group asks of one owner: one query per batch that has nodes of that owner, and which batch that is.
+#[derive(Default)]
+struct Question {
+    queries: Vec<NeighborQuery>,
+    askers: Vec<(usize, Frontier)>,
 }
 
 struct Sampler<'a> {
@@ -142,7 +151,7 @@ struct Sampler<'a> {
 impl Sampler<'_> {
     fn sample_group<S, K>(
         &self,
-        group: std::ops::Range<u32>,
+        group: Range<u32>,
         remote: &mut S,
     ) -> Result<Vec<MiniBatch>, PresampleError<S::Error, K>>
     where
@@ -156,9 +165,13 @@ impl Sampler<'_> {
             let hop = hop as u32;
             // The first hop expands the seeds, which are local; a fanout of 0 has nothing to ask.
             if hop > 0 && *fanout > 0 {
-                let (requests, askers) = self.requests(&members, hop, *fanout);
-                if !requests.is_empty() {
-                    let wanted = requests.len();
+                let questions = self.questions(&members, hop, *fanout);
+                if !questions.is_empty() {
+                    let wanted = questions.len();
+                    let (requests, askers) = questions
+                        .into_iter()
+                        .map(|(owner, question)| ((owner, question.queries), question.askers))
+                        .unzip();
                     let answers =
                         remote
                             .sample(requests)
@@ -188,38 +201,35 @@ impl Sampler<'_> {
         }
     }
 
-    /// One request per owner, with one query per batch that has nodes of that owner; and who asked, in the same shape.
-    #[allow(clippy::type_complexity)]
-    fn requests(
-        &self,
-        members: &[Member],
-        hop: u32,
-        fanout: u32,
-    ) -> (Vec<(PartId, Vec<NeighborQuery>)>, Vec<Vec<(usize, Frontier)>>) {
+    /// What the group asks before a hop, by ascending owner.
+    fn questions(&self, members: &[Member], hop: u32, fanout: u32) -> BTreeMap<PartId, Question> {
         let spec = self.schedule.spec();
-        let mut by_owner = std::collections::BTreeMap::<PartId, (Vec<NeighborQuery>, Vec<(usize, Frontier)>)>::new();
+        let mut questions = BTreeMap::<PartId, Question>::new();
         for (index, member) in members.iter().enumerate() {
             let key = spec.key_of(member.step).hop(hop);
             for frontier in member.batch.frontiers(self.book, spec.rank) {
-                let (queries, askers) = by_owner.entry(frontier.owner).or_default();
-                queries.push(member.batch.query(self.book, &frontier, key, fanout));
-                askers.push((index, frontier));
+                let question = questions.entry(frontier.owner).or_default();
+                question
+                    .queries
+                    .push(member.batch.query(self.book, &frontier, key, fanout));
+                question.askers.push((index, frontier));
             }
         }
-        by_owner
-            .into_iter()
-            .map(|(owner, (queries, askers))| ((owner, queries), askers))
-            .unzip()
+        questions
     }
 
     fn expand(&self, member: &mut Member, hop: u32, fanout: u32) -> Result<(), (u32, ExpandError)> {
         let spec = self.schedule.spec();
-        let key = spec.key_of(member.step).hop(hop);
+        let hop = Hop {
+            book: self.book,
+            rank: spec.rank,
+            topology: self.local,
+            key: spec.key_of(member.step).hop(hop),
+            fanout,
+        };
         let mut set = self.take_set();
         let answers = std::mem::take(&mut member.answers);
-        let done = member
-            .batch
-            .expand(self.book, spec.rank, self.local, (key, fanout), &answers, &mut set);
+        let done = member.batch.expand(hop, &answers, &mut set);
         self.sets.lock().unwrap_or_else(PoisonError::into_inner).push(set);
         done.map_err(|error| (member.step, error))
     }
