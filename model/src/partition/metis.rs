@@ -2,6 +2,8 @@
 //!
 //! METIS is C code that ends the process when it fails, so programs should call [`metis_assignment`] in a child process.
 
+use std::sync::{Mutex, PoisonError};
+
 use metis::Graph;
 use metis::option::{NIter, Seed};
 
@@ -10,6 +12,10 @@ use super::balanced::balanced_assignment;
 use super::{BALANCE_LIMIT, NodeLoads, PartitionError};
 use crate::book::PartId;
 use crate::rng::mix_words;
+
+/// METIS draws from `rand` of the C library and catches signals, which are both one for the whole process: two runs at a
+/// time would change each other's results.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Work, in entries of the adjacency, that may be spent on trying further seeds.
 const TRIAL_WORK: usize = 5_000_000;
@@ -101,9 +107,11 @@ impl Constraints {
         if let Some(weights) = &adjacency.weights {
             graph = graph.set_adjwgt(weights);
         }
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let cut = graph
             .part_kway(&mut assignment)
             .map_err(|error| PartitionError::Metis(error.to_string()))?;
+        drop(alone);
         if let Some(part) = assignment.iter().find(|part| **part < 0 || **part >= parts as i32) {
             return Err(PartitionError::Metis(format!("it returned part {part} of {parts}")));
         }

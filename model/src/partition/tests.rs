@@ -165,7 +165,8 @@ mod with_metis {
         }
         // A cut by hash is 0.75; DGL's METIS settings cut a graph of this kind at 0.304.
         assert!(statistics.edge_cut() < 0.35, "{}", statistics.edge_cut());
-        assert_eq!(assignment, cut_of(&spec, 4, 1).0);
+        // Not `assert_eq`, which would print 40,000 numbers.
+        assert!(assignment == cut_of(&spec, 4, 1).0, "the same seed gives the same cut");
     }
 
     #[test]
