@@ -76,14 +76,31 @@ pub enum NpyError {
     Length { path: PathBuf, found: u64, expected: u64 },
     #[error("{path} was announced with {announced} values, but {given} were written")]
     Count { path: PathBuf, announced: u64, given: u64 },
-    #[error("{path}, row {row}: {value} {problem}")]
+    #[error("{path}, {place}: {value} {problem}")]
     Value {
         path: PathBuf,
-        /// Index along the first axis, from 0.
-        row: u64,
+        place: Place,
         value: String,
         problem: String,
     },
+}
+
+/// Where in an array a value is, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index along the first axis.
+    pub row: u64,
+    /// Index inside the row; `None` in an array of one axis.
+    pub column: Option<u64>,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.column {
+            None => write!(f, "row {}", self.row),
+            Some(column) => write!(f, "row {}, column {column}", self.row),
+        }
+    }
 }
 
 impl NpyError {

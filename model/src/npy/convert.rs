@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Dtype, Element};
+use super::Dtype;
 
 /// One value of an array whose type is known only from its header.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,7 +44,7 @@ impl Number {
 
 /// A type that values of another type can become. `None` is a value that would change, except that floats may be rounded
 /// to a narrower float.
-pub trait FromNumber: Element {
+pub trait FromNumber: Copy {
     /// What a value that does not fit is told: "{value} {WANTED}".
     const WANTED: &'static str;
 
@@ -85,6 +85,15 @@ impl FromNumber for f32 {
     fn from_number(number: Number) -> Option<Self> {
         let value = f64::from_number(number)? as f32;
         value.is_finite().then_some(value)
+    }
+}
+
+/// Takes any value as it is, for those who look at it themselves.
+impl FromNumber for Number {
+    const WANTED: &'static str = "is not a number";
+
+    fn from_number(number: Number) -> Option<Self> {
+        Some(number)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::{FromNumber, Header, NpyError, Number};
+use super::{FromNumber, Header, NpyError, Number, Place};
 
 /// Bytes that are read at a time.
 const BUFFER: usize = 1 << 18;
@@ -31,6 +31,18 @@ impl ArrayReader<BufReader<File>> {
         let reader = Self::new(BufReader::with_capacity(BUFFER, file), path.to_owned())?;
         reader.header.check_length(path, length)?;
         Ok(reader)
+    }
+
+    /// Passes over the next `values` values, or over all that are left.
+    pub fn skip(&mut self, values: usize) -> Result<(), NpyError> {
+        let values = values.min(self.remaining());
+        // The file was found to be as long as its header says, so the number of bytes fits.
+        let bytes = (values * self.header.dtype.size()) as i64;
+        self.source
+            .seek_relative(bytes)
+            .map_err(NpyError::io("read", &self.path))?;
+        self.taken += values;
+        Ok(())
     }
 }
 
@@ -69,10 +81,13 @@ impl<R: Read> ArrayReader<R> {
         self.total - self.taken
     }
 
-    /// The row, along the first axis, of the value at `position` in C order.
-    pub fn row_of(&self, position: usize) -> u64 {
+    /// Where the value at `position` in C order is.
+    pub fn place(&self, position: usize) -> Place {
         let width = self.header.shape.iter().skip(1).product::<usize>().max(1);
-        (position / width) as u64
+        Place {
+            row: (position / width) as u64,
+            column: (self.header.shape.len() > 1).then_some((position % width) as u64),
+        }
     }
 
     /// Replaces `values` by the next values, at most `most` of them; none are left when it comes back empty.
@@ -100,6 +115,15 @@ impl<R: Read> ArrayReader<R> {
         Ok(())
     }
 
+    /// Fails unless the source ends behind the last value. Also lets a source that checks itself at its end do so.
+    pub fn finish(mut self) -> Result<(), NpyError> {
+        let mut byte = [0u8];
+        match self.source.read(&mut byte).map_err(NpyError::io("read", &self.path))? {
+            0 => Ok(()),
+            _ => Err(NpyError::malformed(&self.path, "it goes on behind its last value")),
+        }
+    }
+
     /// Reads all values that are left.
     pub fn read_all<T: FromNumber>(&mut self) -> Result<Vec<T>, NpyError> {
         let mut values = Vec::new();
@@ -123,7 +147,7 @@ impl<R: Read> ArrayReader<R> {
                 None => {
                     return Err(NpyError::Value {
                         path: self.path.clone(),
-                        row: self.row_of(self.taken + index),
+                        place: self.place(self.taken + index),
                         value: number.to_string(),
                         problem: T::WANTED.to_owned(),
                     });

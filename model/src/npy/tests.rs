@@ -48,7 +48,7 @@ fn write<T: Element>(path: &Path, shape: &[usize], values: &[T]) -> FileRecord {
 
 #[test]
 fn the_header_is_byte_for_byte_what_numpy_writes() {
-    // numpy.save of an int64 array of shape (3,), of shape (), and of a float32 array of shape (2, 3): NumPy 2.3.
+    // numpy.save of an int64 array of shape (3,), of shape (), and of a float32 array of shape (2, 3): NumPy 2.4.
     let expected = |text: &str| file(1, &format!("{text:117}\n"), &[]);
     for (dtype, shape, text) in [
         (
@@ -249,7 +249,7 @@ fn a_reader_names_row_and_value_of_what_does_not_fit() {
     assert_eq!(values, [0, 1, 2, 3]);
     let error = reader.read(&mut values, 4).unwrap_err().to_string();
     assert!(
-        error.contains("pairs.npy, row 2: -4 is not a whole number from 0"),
+        error.contains("pairs.npy, row 2, column 0: -4 is not a whole number from 0"),
         "{error}"
     );
 }
