@@ -71,3 +71,23 @@ fn a_program_that_is_not_there_is_named() {
     let message = failure(&MetisProgram::of("/no/such/greengnn".into()));
     assert!(message.contains("/no/such/greengnn"), "{message}");
 }
+
+#[test]
+fn a_graph_beyond_32_bits_is_refused_before_anything_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = folder.path().join("graph");
+    SynthSpec::tiny(20).write(&graph).unwrap();
+    let manifest = graph.join("manifest.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    let huge = text.replacen("\"edges\": 160,", "\"edges\": 3200000000,", 1);
+    assert_ne!(text, huge);
+    std::fs::write(&manifest, huge).unwrap();
+    let refused = MetisProgram::of("/no/such/greengnn".into())
+        .assign(&graph, 2, 1)
+        .unwrap_err();
+    let message = in_words(&refused);
+    assert!(
+        message.contains("32 bits") && message.contains("3200000000"),
+        "{message}"
+    );
+}

@@ -5,7 +5,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use metis::Graph;
-use metis::option::{NIter, Seed};
+use metis::option::Seed;
 
 use super::adjacency::Adjacency;
 use super::balanced::balanced_assignment;
@@ -102,7 +102,6 @@ impl Constraints {
         .map_err(|error| PartitionError::Metis(error.to_string()))?
         .set_vwgt(&self.weights)
         .set_ubvec(&self.limits)
-        .set_option(NIter(10))
         .set_option(Seed((seed >> 33) as i32));
         if let Some(weights) = &adjacency.weights {
             graph = graph.set_adjwgt(weights);
