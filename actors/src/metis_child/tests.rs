@@ -39,7 +39,7 @@ fn a_crash_is_an_error_that_names_the_signal() {
 
 #[test]
 fn a_failure_is_an_error_with_what_the_child_said() {
-    let message = failure(&shell("echo error: no such luck >&2; exit 3"));
+    let message = failure(&shell("echo much ado >&2; echo error: no such luck >&2; exit 3"));
     assert!(message.ends_with("(exit code 3): no such luck"), "{message}");
 }
 
