@@ -30,7 +30,8 @@ const FEWEST_NODES_PER_PART: usize = 4;
 ///
 /// A load that is nowhere present is no constraint; one that whole nodes cannot balance so well is constrained as well
 /// as they can. A small graph is cut with several seeds, and the best result taken: the fewest cut edges among those in
-/// balance, or else the best balanced. The result depends only on the arguments. Graphs without edges and graphs with
+/// balance, or else the best balanced. The result depends only on
+/// the arguments (and on the C library, whose `rand` METIS uses). Graphs without edges and graphs with
 /// fewer than four nodes per part are only balanced, without METIS.
 ///
 /// # Errors
