@@ -121,6 +121,8 @@ impl MetisProgram {
             .arg("--result")
             .arg(result)
             .args(["--parent", &std::process::id().to_string()])
+            // Its complaints become part of a sentence, in which a list of stack frames has no place.
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -174,15 +176,18 @@ impl Drop for Running {
     }
 }
 
-/// The first [`LONGEST_COMPLAINT`] bytes as a text that continues a sentence; what follows is read and dropped.
+/// What was said, as a text that continues a sentence: the last error, or else all. Of a flood only the first
+/// [`LONGEST_COMPLAINT`] bytes are kept.
 fn listen(mut stderr: impl Read) -> String {
     let mut start = Vec::new();
     let _ = stderr.by_ref().take(LONGEST_COMPLAINT).read_to_end(&mut start);
     let _ = std::io::copy(&mut stderr, &mut std::io::sink());
     let text = String::from_utf8_lossy(&start);
-    match text.trim() {
-        "" => String::new(),
-        said => format!(": {}", said.trim_start_matches("error: ")),
+    let said = text.rsplit_once("error: ").map_or(&*text, |(_, last)| last).trim();
+    if said.is_empty() {
+        String::new()
+    } else {
+        format!(": {said}")
     }
 }
 

@@ -173,8 +173,16 @@ pub fn import_folder(folder: &Path, options: &ImportOptions, out: &Path) -> Resu
     }
     let edges = edges::find(folder)?;
     let features = features::open(folder)?;
+    let nodes = node_count(features.path(), features.rows())?;
     let labels = labels::read(folder, options.classes)?;
-    let nodes = agreed_nodes(&features, &labels)?;
+    if labels.values.len() as u64 != u64::from(nodes) {
+        return Err(ImportError::NodeCount {
+            path: labels.path,
+            nodes: labels.values.len() as u64,
+            other: features.path().to_owned(),
+            other_nodes: u64::from(nodes),
+        });
+    }
     let splits = labels::read_splits(folder, nodes)?;
     let mut writer = FolderWriter::create(out)?;
 
@@ -224,20 +232,6 @@ pub fn import_folder(folder: &Path, options: &ImportOptions, out: &Path) -> Resu
     };
     writer.finish(&manifest)?;
     Ok(manifest)
-}
-
-/// The number of nodes, on which features and labels must agree.
-fn agreed_nodes(features: &features::Features, labels: &labels::Labels) -> Result<u32, ImportError> {
-    let nodes = features.rows();
-    if labels.values.len() as u64 != nodes {
-        return Err(ImportError::NodeCount {
-            path: labels.path.clone(),
-            nodes: labels.values.len() as u64,
-            other: features.path().to_owned(),
-            other_nodes: nodes,
-        });
-    }
-    node_count(features.path(), nodes)
 }
 
 /// A number of rows as a number of nodes.

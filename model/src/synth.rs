@@ -1,7 +1,7 @@
 //! Synthetic graphs with planted classes, for tests and for experiments at sizes whose data cannot be shipped.
 //!
-//! A degree-corrected block model gives the edges ([`blocks`]): classes are communities, or several of them, and degrees
-//! follow a power law. Features carry a weak signal of the class ([`features`]), so that neighbours tell more than a node
+//! A degree-corrected block model gives the edges: classes are communities, or several of them, and degrees
+//! follow a power law. Features carry a weak signal of the class, so that neighbours tell more than a node
 //! does. Every draw is a function of the seed and of what it is drawn for, so the bits are the same at any thread count.
 //!
 //! [`SynthSpec::write`] streams a graph folder. It takes about 20 bytes per undirected edge, 60 bytes per node and one
@@ -258,6 +258,13 @@ impl SynthSpec {
             record,
             out,
         )?)
+    }
+
+    /// All feature rows of nodes with these classes, row-major; for graphs that are small enough to be held.
+    pub fn feature_rows(&self, labels: &[i64]) -> Vec<f32> {
+        let mut rows = vec![0.0; labels.len() * self.features as usize];
+        FeatureRows::new(self).fill(0, labels, &mut rows);
+        rows
     }
 
     fn write_features(&self, folder: &mut FolderWriter, labels: &[i64]) -> Result<FileRecord, SynthError> {

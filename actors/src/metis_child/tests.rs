@@ -39,7 +39,7 @@ fn a_crash_is_an_error_that_names_the_signal() {
 
 #[test]
 fn a_failure_is_an_error_with_what_the_child_said() {
-    let message = failure(&shell("echo error: no such luck >&2; exit 3"));
+    let message = failure(&shell("echo much ado >&2; echo error: no such luck >&2; exit 3"));
     assert!(message.ends_with("(exit code 3): no such luck"), "{message}");
 }
 
@@ -70,4 +70,24 @@ fn a_child_that_does_not_end_is_stopped() {
 fn a_program_that_is_not_there_is_named() {
     let message = failure(&MetisProgram::of("/no/such/greengnn".into()));
     assert!(message.contains("/no/such/greengnn"), "{message}");
+}
+
+#[test]
+fn a_graph_beyond_32_bits_is_refused_before_anything_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = folder.path().join("graph");
+    SynthSpec::tiny(20).write(&graph).unwrap();
+    let manifest = graph.join("manifest.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    let huge = text.replacen("\"edges\": 160,", "\"edges\": 3200000000,", 1);
+    assert_ne!(text, huge);
+    std::fs::write(&manifest, huge).unwrap();
+    let refused = MetisProgram::of("/no/such/greengnn".into())
+        .assign(&graph, 2, 1)
+        .unwrap_err();
+    let message = in_words(&refused);
+    assert!(
+        message.contains("32 bits") && message.contains("3200000000"),
+        "{message}"
+    );
 }

@@ -49,8 +49,6 @@ pub(super) fn read(folder: &Path, declared: Option<u32>) -> Result<Labels, Impor
         }
     };
     super::node_count(&path, rows as u64)?;
-    // Classes are counted in 32 bits, so the largest label is one less than the largest count.
-    let classes_limit = i64::from(declared.unwrap_or(u32::MAX));
     let mut values = Vec::with_capacity(rows);
     let mut chunk: Vec<Number> = Vec::new();
     let (mut labelled, mut largest) = (0u64, UNLABELLED);
@@ -60,7 +58,7 @@ pub(super) fn read(folder: &Path, declared: Option<u32>) -> Result<Labels, Impor
             break;
         }
         for number in &chunk {
-            let label = label_of(*number, classes_limit).map_err(|problem| ImportError::Value {
+            let label = label_of(*number, declared).map_err(|problem| ImportError::Value {
                 path: path.clone(),
                 place: format!("row {}", values.len()),
                 value: number.to_string(),
@@ -71,7 +69,7 @@ pub(super) fn read(folder: &Path, declared: Option<u32>) -> Result<Labels, Impor
             values.push(label);
         }
     }
-    // At most the limit, so the conversion cannot lose anything.
+    // Labels were found to be below 2^32 - 1, so the conversion cannot lose anything.
     let counted = (largest + 1) as u32;
     Ok(Labels {
         path,
@@ -82,7 +80,7 @@ pub(super) fn read(folder: &Path, declared: Option<u32>) -> Result<Labels, Impor
 }
 
 /// A label, or what is wrong with it.
-fn label_of(number: Number, classes: i64) -> Result<i64, String> {
+fn label_of(number: Number, declared: Option<u32>) -> Result<i64, String> {
     let label = match number {
         Number::Unsigned(value) => i64::try_from(value).unwrap_or(i64::MAX),
         Number::Signed(value) => value,
@@ -96,10 +94,14 @@ fn label_of(number: Number, classes: i64) -> Result<i64, String> {
     if label < UNLABELLED {
         return Err("is not a label; only -1 and NaN stand for none".to_owned());
     }
-    if label >= classes {
-        return Err(format!("is not a label; there are {classes} classes, counted from 0"));
+    match declared {
+        Some(classes) if label >= i64::from(classes) => {
+            Err(format!("is not a label; there are {classes} classes, counted from 0"))
+        }
+        // Classes are counted in 32 bits.
+        None if label >= i64::from(u32::MAX) => Err(format!("is not a label; labels are below {}", u32::MAX)),
+        _ => Ok(label),
     }
-    Ok(label)
 }
 
 /// Reads the three splits. A node may be in one of them, once.

@@ -140,7 +140,6 @@ fn repeated(offsets: &mut [u64], neighbors: &mut Vec<u32>, options: &ImportOptio
     let mut start = 0usize;
     for row in 0..rows {
         let end = offsets[row + 1] as usize;
-        let row_start = kept;
         for index in start..end {
             let neighbor = neighbors[index];
             if index > start && neighbors[kept - 1] == neighbor {
@@ -155,7 +154,6 @@ fn repeated(offsets: &mut [u64], neighbors: &mut Vec<u32>, options: &ImportOptio
             neighbors[kept] = neighbor;
             kept += 1;
         }
-        debug_assert!(row_start <= kept);
         start = end;
         offsets[row + 1] = kept as u64;
     }

@@ -104,9 +104,6 @@ pub(super) struct RightFactors {
     pub columns: usize,
     /// V times the scale, one row per column of X.
     vectors: Matrix,
-    /// The singular values, descending, as many as there are columns.
-    #[cfg_attr(not(test), allow(dead_code))]
-    singular_values: Vec<f64>,
     pub record: SvdRecord,
 }
 
@@ -157,7 +154,6 @@ pub(super) fn right_factors(matrix: &SparseMatrix, columns: usize, seed: u64) ->
     RightFactors {
         columns,
         vectors,
-        singular_values,
         record: SvdRecord {
             columns,
             oversampling: OVERSAMPLING,
@@ -223,3 +219,6 @@ fn rotated(basis: &Matrix, rotation: &Matrix, columns: usize, scale: f64) -> Mat
         });
     vectors.transposed()
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,14 +2,20 @@
 //!
 //! METIS is C code that ends the process when it fails, so programs should call [`metis_assignment`] in a child process.
 
+use std::sync::{Mutex, PoisonError};
+
 use metis::Graph;
-use metis::option::{NIter, Seed};
+use metis::option::Seed;
 
 use super::adjacency::Adjacency;
 use super::balanced::balanced_assignment;
 use super::{BALANCE_LIMIT, NodeLoads, PartitionError};
 use crate::book::PartId;
 use crate::rng::mix_words;
+
+/// METIS draws from `rand` of the C library and catches signals, which are both one for the whole process: two runs at a
+/// time would change each other's results.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Work, in entries of the adjacency, that may be spent on trying further seeds.
 const TRIAL_WORK: usize = 5_000_000;
@@ -24,7 +30,8 @@ const FEWEST_NODES_PER_PART: usize = 4;
 ///
 /// A load that is nowhere present is no constraint; one that whole nodes cannot balance so well is constrained as well
 /// as they can. A small graph is cut with several seeds, and the best result taken: the fewest cut edges among those in
-/// balance, or else the best balanced. The result depends only on the arguments. Graphs without edges and graphs with
+/// balance, or else the best balanced. The result depends only on
+/// the arguments (and on the C library, whose `rand` METIS uses). Graphs without edges and graphs with
 /// fewer than four nodes per part are only balanced, without METIS.
 ///
 /// # Errors
@@ -96,14 +103,15 @@ impl Constraints {
         .map_err(|error| PartitionError::Metis(error.to_string()))?
         .set_vwgt(&self.weights)
         .set_ubvec(&self.limits)
-        .set_option(NIter(10))
         .set_option(Seed((seed >> 33) as i32));
         if let Some(weights) = &adjacency.weights {
             graph = graph.set_adjwgt(weights);
         }
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let cut = graph
             .part_kway(&mut assignment)
             .map_err(|error| PartitionError::Metis(error.to_string()))?;
+        drop(alone);
         if let Some(part) = assignment.iter().find(|part| **part < 0 || **part >= parts as i32) {
             return Err(PartitionError::Metis(format!("it returned part {part} of {parts}")));
         }

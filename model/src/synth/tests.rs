@@ -65,10 +65,7 @@ fn what_is_written_is_what_was_made() {
     for purpose in [Purpose::Train, Purpose::Valid, Purpose::Test] {
         assert_eq!(store.split(purpose), graph.split(purpose));
     }
-    let rows = FeatureRows::new(&spec);
-    let mut expected = vec![0.0; 500 * 8];
-    rows.fill(0, &graph.labels, &mut expected);
-    assert_eq!(store.features(), expected);
+    assert_eq!(store.features(), spec.feature_rows(&graph.labels));
 }
 
 #[test]
@@ -78,8 +75,7 @@ fn features_are_told_apart_by_class_in_the_mean() {
         ..SynthSpec::tiny(4_000)
     };
     let labels = spec.graph().unwrap().labels;
-    let mut values = vec![0.0f32; 4_000 * 16];
-    FeatureRows::new(&spec).fill(0, &labels, &mut values);
+    let values = spec.feature_rows(&labels);
     let mut means = vec![[0.0f64; 16]; 4];
     let mut counts = [0.0f64; 4];
     for (row, label) in values.chunks_exact(16).zip(&labels) {
