@@ -2,9 +2,13 @@
 
 use clap::{Parser, Subcommand};
 
+pub mod demo;
 pub mod import;
+pub mod machine;
 pub mod partition;
+pub mod supervisor;
 pub mod synth;
+pub mod train;
 
 /// What a subcommand ends with. The message is printed as it is, with its causes.
 pub type CliResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
@@ -25,6 +29,14 @@ pub enum Command {
     Synth(synth::SynthArgs),
     /// Cut a graph folder into parts.
     Partition(partition::PartitionArgs),
+    /// Train on this computer, with one process per machine.
+    Train(Box<train::TrainArgs>),
+    /// Wait for machines to join from other computers, and lead their run.
+    Supervisor(Box<supervisor::SupervisorArgs>),
+    /// Join a supervisor and train the parts that this computer holds.
+    Machine(machine::MachineArgs),
+    /// Train the Debian package graph under four policies and compare what each cost.
+    Demo(demo::DemoArgs),
     /// Run METIS and write the part of every node; `partition` starts this for itself.
     #[command(name = crate::metis_child::SUBCOMMAND, hide = true)]
     MetisChild(crate::metis_child::MetisChildArgs),
@@ -36,7 +48,21 @@ impl Cli {
             Command::Import(args) => import::run(args),
             Command::Synth(args) => synth::run(args),
             Command::Partition(args) => partition::run(args),
+            Command::Train(args) => train::run(*args),
+            Command::Supervisor(args) => supervisor::run(*args),
+            Command::Machine(args) => machine::run(args),
+            Command::Demo(args) => demo::run(args),
             Command::MetisChild(args) => Ok(crate::metis_child::run_child(&args)?),
         }
     }
+}
+
+/// An error that another process has printed already. Says nothing, and still ends with a failure.
+#[derive(Debug, thiserror::Error)]
+#[error("")]
+pub struct AlreadyReported;
+
+/// The runtime of a supervisor or machine process. Compute has threads of its own, so two are enough for messages.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }

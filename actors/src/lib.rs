@@ -17,6 +17,7 @@ pub mod config;
 pub mod control;
 pub mod gate;
 pub mod launcher;
+pub mod lifetime;
 pub mod machine;
 mod metis_child;
 pub mod owner;

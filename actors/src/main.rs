@@ -4,21 +4,32 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use greengnn::cli::Cli;
+use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,ractor_cluster=error"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     match Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
-            let mut cause = error.source();
-            while let Some(error) = cause {
-                eprintln!("  because {error}");
-                cause = error.source();
-            }
+            report(error.as_ref());
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints an error and its causes. One without words was printed by another process.
+fn report(error: &(dyn std::error::Error + 'static)) {
+    let text = error.to_string();
+    if !text.is_empty() {
+        eprintln!("error: {text}");
+    }
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        eprintln!("  because {error}");
+        cause = error.source();
     }
 }

@@ -49,6 +49,20 @@ pub enum DomainKind {
 }
 
 impl DomainKind {
+    /// The kind in one word, as it stands in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Package => "package",
+            Self::Dram => "dram",
+            Self::Gpu => "gpu",
+            Self::Estimate => "estimate",
+            Self::Core => "core",
+            Self::Uncore => "uncore",
+            Self::Psys => "psys",
+            Self::Other => "other",
+        }
+    }
+
     /// Whether the domain is a part of a total. The others lie inside a part of it and are only shown.
     pub fn counts_in_total(self) -> bool {
         matches!(self, Self::Package | Self::Dram | Self::Gpu | Self::Estimate)

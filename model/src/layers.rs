@@ -137,7 +137,17 @@ pub trait Trainable: Send {
     fn set_parameters(&mut self, flat: &[f32]) -> Result<(), LayerError>;
 
     /// Forward, loss and backward of one batch. `divisor` is the number of labelled seeds of this step over all ranks.
-    fn gradients(&mut self, batch: &AssembledBatch, divisor: u32) -> Result<StepOutcome, LayerError>;
+    fn gradients(&mut self, batch: &AssembledBatch, divisor: u32) -> Result<StepOutcome, LayerError> {
+        self.gradients_observed(batch, divisor, &mut || ())
+    }
+
+    /// The same, for whoever wants to know when the forward pass is done and the backward pass starts.
+    fn gradients_observed(
+        &mut self,
+        batch: &AssembledBatch,
+        divisor: u32,
+        forward_done: &mut dyn FnMut(),
+    ) -> Result<StepOutcome, LayerError>;
 
     /// One step of Adam with the summed gradients of all ranks.
     fn apply(&mut self, flat: &[f32]) -> Result<(), LayerError>;

@@ -1,16 +1,40 @@
 //! The lines that a run writes while it lasts: one per step and rank, one per epoch, one per power reading.
 
 use greengnn_energy::quality::Quality;
+use greengnn_model::counters::{Phase, Traffic};
 use serde::{Deserialize, Serialize};
 
-use super::summary::{EpochSummary, null_is_nan};
+use crate::shard::Served;
+use super::summary::{EpochSummary, Planned, null_is_nan};
 
-/// One line of `metrics.jsonl`; `kind` is `step` or `epoch`.
+/// One line of `metrics.jsonl`; `kind` is `step`, `epoch` or `rank`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum MetricsRecord {
     Step(StepRecord),
     Epoch(EpochSummary),
+    Rank(RankRecord),
+}
+
+/// What one rank's plans say of one phase of an epoch, what the rank counted, and what the owners served to it. The three
+/// agree, or the run fails.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankRecord {
+    pub epoch: u32,
+    pub rank: u32,
+    pub phase: Phase,
+    pub planned: Planned,
+    pub counted: Traffic,
+    pub served: Served,
+    /// Remote rows that the batches needed.
+    pub needed_rows: u64,
+    /// Most rows held at once in the run so far, and the slots of the arena.
+    pub held_rows_peak: u64,
+    pub budget_rows: u64,
+    /// CPU seconds of the thread that presampled the epoch and of the one that planned it, and bytes of its trace.
+    pub presample_cpu_s: f64,
+    pub plan_cpu_s: f64,
+    pub trace_bytes: u64,
 }
 
 /// Where the time of one training step of one rank went. All times are wall seconds.
@@ -41,8 +65,8 @@ pub struct StepRecord {
     pub sync_s: f64,
     /// Wait for the assembled batch.
     pub stall_s: f64,
-    /// This rank's part of the step's loss: the summed cross-entropy of its seeds over the labelled seeds of all
-    /// ranks, so that the ranks' values add up to the mean. Not finite: `null` in JSON.
+    /// Mean cross-entropy over the labelled seeds of all ranks, the same in every rank's record; 0 without one. Not
+    /// finite: `null` in JSON.
     #[serde(with = "null_is_nan")]
     pub loss: f64,
 }

@@ -213,7 +213,12 @@ where
         Ok(())
     }
 
-    fn gradients(&mut self, batch: &AssembledBatch, divisor: u32) -> Result<StepOutcome, LayerError> {
+    fn gradients_observed(
+        &mut self,
+        batch: &AssembledBatch,
+        divisor: u32,
+        forward_done: &mut dyn FnMut(),
+    ) -> Result<StepOutcome, LayerError> {
         let labelled = self.check(batch)?;
         if labelled == 0 {
             return Ok(StepOutcome {
@@ -254,6 +259,7 @@ where
         let first = Tensor::<Autodiff<B>, 2>::from_inner(wrap(output.clone())).require_grad();
         let logits = hidden_forward(first.clone(), &layers, &links, &activations[1..]);
         let loss = cross_entropy_sum(logits, &batch.labels, self.config.classes, &device);
+        forward_done();
         let mut tape = loss.clone().div_scalar(divisor as f32).backward();
 
         let missing = || LayerError::Backend("a layer got no gradient".into());

@@ -21,16 +21,13 @@ pub fn weights_sha256(parameters: &[NamedParameter]) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes parameters as they are named and shaped: `[outputs, inputs]` as PyTorch's `Linear`, named as a DGL `SAGEConv`
-/// names them, so that `load_state_dict` takes the file as it is.
-///
-/// The file appears under its name only when it is whole and on the disk.
-pub fn save_safetensors(
-    path: &Path,
+/// The parameters as a safetensors file, as they are named and shaped: `[outputs, inputs]` as PyTorch's `Linear`, named
+/// as a DGL `SAGEConv` names them, so that `load_state_dict` takes the file as it is.
+pub fn to_safetensors(
     parameters: &[NamedParameter],
     metadata: &[(String, String)],
-) -> Result<(), LayerError> {
-    let failed = |reason: String| file_error("cannot write", path, reason);
+) -> Result<Vec<u8>, LayerError> {
+    let failed = |reason: String| LayerError::Backend(format!("the parameters cannot be written down: {reason}"));
     let bytes: Vec<Vec<u8>> = parameters
         .iter()
         .map(|parameter| little_endian(&parameter.values))
@@ -42,8 +39,17 @@ pub fn save_safetensors(
         views.push((parameter.name.as_str(), view));
     }
     let metadata: HashMap<String, String> = metadata.iter().cloned().collect();
-    let whole =
-        serialize(views, (!metadata.is_empty()).then_some(metadata)).map_err(|error| failed(error.to_string()))?;
+    serialize(views, (!metadata.is_empty()).then_some(metadata)).map_err(|error| failed(error.to_string()))
+}
+
+/// Writes [`to_safetensors`] to a file, which appears under its name only when it is whole and on the disk.
+pub fn save_safetensors(
+    path: &Path,
+    parameters: &[NamedParameter],
+    metadata: &[(String, String)],
+) -> Result<(), LayerError> {
+    let failed = |reason: String| file_error("cannot write", path, reason);
+    let whole = to_safetensors(parameters, metadata).map_err(|error| failed(error.to_string()))?;
 
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -1,0 +1,73 @@
+//! `greengnn train`: a run on this computer.
+
+use std::path::PathBuf;
+
+use greengnn_model::store::PartsManifest;
+
+use super::CliResult;
+use crate::config::TrainFlags;
+use crate::launcher::{self, LocalRun};
+use crate::report::table;
+
+#[derive(Debug, clap::Args)]
+pub struct TrainArgs {
+    /// Folder that `greengnn partition` wrote
+    pub parts: PathBuf,
+    #[command(flatten)]
+    pub flags: TrainFlags,
+    #[command(flatten)]
+    pub output: OutputFlags,
+}
+
+/// Where a run's results go.
+#[derive(Clone, Debug, clap::Args)]
+pub struct OutputFlags {
+    /// Folder for the run's configuration, metrics, model and report [default: runs/N, the first that is free]
+    #[arg(long, value_name = "RUN")]
+    pub out: Option<PathBuf>,
+    /// Print the summary as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Serve metrics for Prometheus on this address
+    #[arg(long, value_name = "ADDR")]
+    pub metrics_addr: Option<String>,
+}
+
+impl OutputFlags {
+    /// The run folder: what was asked for, or the first free `runs/N`.
+    pub fn folder(&self) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| {
+            let runs = PathBuf::from("runs");
+            let free = (1u32..).map(|number| runs.join(number.to_string())).find(|folder| !folder.exists());
+            free.unwrap_or_else(|| runs.join("0"))
+        })
+    }
+}
+
+pub fn run(args: TrainArgs) -> CliResult {
+    let config = args.flags.resolve()?;
+    let manifest = PartsManifest::open(&args.parts)?;
+    let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));
+    let out = args.output.folder();
+    let summary = launcher::run(&LocalRun {
+        config,
+        machines,
+        out: Some(out.clone()),
+        title: title(&args.parts),
+        parts: args.parts,
+        metrics_addr: args.output.metrics_addr,
+    })?;
+    if args.output.json {
+        println!("{}", summary.to_json()?);
+    } else {
+        println!("{}", table::run(&summary));
+        println!("report: {}", out.join("report.html").display());
+    }
+    Ok(())
+}
+
+/// What a run on this folder is called.
+pub fn title(parts: &std::path::Path) -> String {
+    let name = parts.canonicalize().ok().and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
+    name.unwrap_or_else(|| "a graph".to_owned())
+}

@@ -1,0 +1,270 @@
+//! The control plane: an authenticated ractor_cluster node, with liveness that ractor_cluster does not have.
+//!
+//! Control messages are small. Sockets are our own on both sides, so that they carry `TCP_USER_TIMEOUT` and keep-alive
+//! and a silent network is noticed in seconds; ractor_cluster would take a quarter of an hour.
+
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
+
+use ractor::{Actor, ActorCell, ActorRef, pg};
+use ractor_cluster::{IncomingEncryptionMode, NetworkStream, NodeServer, NodeServerMessage};
+use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::task::JoinHandle;
+
+/// Largest control message. Bulk data has lanes of its own.
+pub const FRAME_LIMIT: u64 = 4 << 20;
+
+/// Every name of a process group of this program starts with this.
+const GROUP_PREFIX: &str = "greengnn";
+
+/// The group that the cluster supervisor is in.
+pub fn supervisor_group() -> String {
+    format!("{GROUP_PREFIX}/supervisor")
+}
+
+/// The group that the gate of machine `name` is in.
+pub fn machine_group(name: &str) -> String {
+    format!("{GROUP_PREFIX}/machine/{name}")
+}
+
+/// The group that the owner of `part` is in.
+pub fn owner_group(part: u16) -> String {
+    format!("{GROUP_PREFIX}/owner/{part}")
+}
+
+/// Why the control plane cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: String, source: std::io::Error },
+    #[error("{address} is not an address: {source}")]
+    Resolve { address: String, source: std::io::Error },
+    #[error("{address} names no host; give HOST:PORT, a port alone is not enough")]
+    NoAddress { address: String },
+    #[error("{address} did not accept a connection within {} s: {reason}", within.as_secs_f32())]
+    Connect { address: String, within: Duration, reason: String },
+    #[error("{who} did not appear within {} s; is the cookie the same on both sides?", within.as_secs_f32())]
+    NotSeen { who: String, within: Duration },
+    #[error("the cookie of {path} cannot be used: {reason}")]
+    Cookie { path: String, reason: String },
+    #[error("the control plane could not start: {0}")]
+    Start(String),
+}
+
+/// A running node.
+pub struct ControlNode {
+    server: ActorRef<NodeServerMessage>,
+    accepting: JoinHandle<()>,
+    address: SocketAddr,
+}
+
+impl ControlNode {
+    /// Listens on `listen` (port 0 picks a free one) as node `name`, which must be unique in the cluster.
+    pub async fn start(name: &str, listen: &str, cookie: &str) -> Result<Self, ControlError> {
+        let address = resolve(listen).await?;
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|source| ControlError::Listen { address: listen.to_owned(), source })?;
+        let address =
+            listener.local_addr().map_err(|source| ControlError::Listen { address: listen.to_owned(), source })?;
+        // ractor_cluster insists on a listener of its own. It gets a free loopback port and is not told to anybody; the
+        // connections that count are accepted below and handed over with their options set.
+        let node = NodeServer::new(
+            0,
+            cookie.to_owned(),
+            name.to_owned(),
+            name.to_owned(),
+            Some(IncomingEncryptionMode::Raw),
+            Some(ractor_cluster::node::NodeConnectionMode::Isolated),
+        )
+        .with_listen_addr(std::net::IpAddr::from([127, 0, 0, 1]))
+        .with_max_inbound_frame_size(FRAME_LIMIT);
+        let (server, _) =
+            Actor::spawn(None, node, ()).await.map_err(|error| ControlError::Start(error.to_string()))?;
+        let accepting = tokio::spawn(accept(listener, server.clone()));
+        Ok(Self { server, accepting, address })
+    }
+
+    /// Where peers reach this node.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Dials a peer until it accepts or `within` has passed.
+    pub async fn dial(&self, address: &str, within: Duration) -> Result<(), ControlError> {
+        let mut pause = Duration::from_millis(20);
+        let started = tokio::time::Instant::now();
+        loop {
+            let reason = match self.dial_once(address).await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            if started.elapsed() + pause > within {
+                return Err(ControlError::Connect { address: address.to_owned(), within, reason });
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+
+    async fn dial_once(&self, address: &str) -> Result<(), String> {
+        let target = resolve(address).await.map_err(|error| error.to_string())?;
+        let stream = tokio::time::timeout(Duration::from_secs(3), TcpStream::connect(target))
+            .await
+            .map_err(|_| "no answer in 3 s".to_owned())?
+            .map_err(|error| error.to_string())?;
+        self.hand_over(stream, false).map_err(|error| error.to_string())
+    }
+
+    fn hand_over(&self, stream: TcpStream, is_server: bool) -> std::io::Result<()> {
+        hand_over(&self.server, stream, is_server)
+    }
+
+    /// Ends the node: its sessions close, and peers see it at once.
+    pub async fn stop(self) {
+        self.accepting.abort();
+        let _ = self.server.stop_and_wait(None, Some(Duration::from_secs(2))).await;
+    }
+}
+
+async fn accept(listener: TcpListener, server: ActorRef<NodeServerMessage>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                if let Err(error) = hand_over(&server, stream, true) {
+                    tracing::warn!("the connection of {peer} was dropped: {error}");
+                }
+            }
+            Err(error) => {
+                tracing::warn!("a connection could not be accepted: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn hand_over(server: &ActorRef<NodeServerMessage>, stream: TcpStream, is_server: bool) -> std::io::Result<()> {
+    set_liveness(&stream)?;
+    let peer_addr = stream.peer_addr()?;
+    let local_addr = stream.local_addr()?;
+    let stream = Box::new(NetworkStream::Raw { peer_addr, local_addr, stream });
+    server.cast(NodeServerMessage::ConnectionOpened { stream, is_server }).map_err(std::io::Error::other)
+}
+
+/// No delay for small messages, and a silent peer is given up after about five seconds.
+fn set_liveness(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let set = |level: libc::c_int, name: libc::c_int, value: libc::c_int| {
+        // SAFETY: the descriptor is open, and the option's value is an int of the size that is passed.
+        let result = unsafe {
+            libc::setsockopt(
+                stream.as_raw_fd(),
+                level,
+                name,
+                (&raw const value).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 2)?;
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 1)?;
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)?;
+    set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 5_000)
+}
+
+/// The first address that `text` stands for: a host name or an IPv4 or IPv6 address with a port.
+pub async fn resolve(text: &str) -> Result<SocketAddr, ControlError> {
+    let mut found =
+        lookup_host(text).await.map_err(|source| ControlError::Resolve { address: text.to_owned(), source })?;
+    found.next().ok_or_else(|| ControlError::NoAddress { address: text.to_owned() })
+}
+
+/// Waits until a process group has a member, which is how a remote actor shows that its session is ready.
+pub async fn wait_for_member(group: &str, who: &str, within: Duration) -> Result<ActorCell, ControlError> {
+    let started = tokio::time::Instant::now();
+    loop {
+        if let Some(member) = pg::get_members(&group.to_owned()).into_iter().next() {
+            return Ok(member);
+        }
+        if started.elapsed() > within {
+            return Err(ControlError::NotSeen { who: who.to_owned(), within });
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The environment variable that names the cookie file.
+pub const COOKIE_VARIABLE: &str = "GREENGNN_COOKIE_FILE";
+
+/// The environment variable that holds the secret itself; how a launcher gives it to its children.
+pub const COOKIE_SECRET_VARIABLE: &str = "GREENGNN_COOKIE";
+
+/// The secret that all processes of a cluster share: from `GREENGNN_COOKIE`, else from the file that
+/// `GREENGNN_COOKIE_FILE` names.
+pub fn cookie_from_environment() -> Result<String, ControlError> {
+    if let Ok(secret) = std::env::var(COOKIE_SECRET_VARIABLE) {
+        return check_cookie(&format!("${COOKIE_SECRET_VARIABLE}"), &secret);
+    }
+    let Some(path) = std::env::var_os(COOKIE_VARIABLE) else {
+        return Err(ControlError::Cookie {
+            path: format!("${COOKIE_VARIABLE}"),
+            reason: "the variable is not set; point it at a file with at least 16 secret characters, the same on every \
+                     machine"
+                .to_owned(),
+        });
+    };
+    read_cookie(Path::new(&path))
+}
+
+fn read_cookie(path: &Path) -> Result<String, ControlError> {
+    let name = path.display().to_string();
+    match std::fs::read_to_string(path) {
+        Ok(text) => check_cookie(&name, &text),
+        Err(error) => Err(ControlError::Cookie { path: name, reason: error.to_string() }),
+    }
+}
+
+fn check_cookie(name: &str, text: &str) -> Result<String, ControlError> {
+    let cookie = text.trim();
+    if cookie.len() < 16 {
+        let reason = format!("it holds {} characters, at least 16 are needed", cookie.len());
+        return Err(ControlError::Cookie { path: name.to_owned(), reason });
+    }
+    Ok(cookie.to_owned())
+}
+
+/// A fresh random secret of 32 bytes in hexadecimal digits.
+pub fn random_cookie() -> Result<String, ControlError> {
+    let mut bytes = [0u8; 32];
+    getrandom::fill(&mut bytes).map_err(|error| ControlError::Start(format!("no random bytes: {error}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_cookie_is_refused_and_the_file_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cookie");
+        std::fs::write(&path, "short\n").unwrap();
+        let error = read_cookie(&path).unwrap_err().to_string();
+        assert!(error.contains("cookie") && error.contains("5 characters"), "{error}");
+        std::fs::write(&path, format!("{}\n", random_cookie().unwrap())).unwrap();
+        assert_eq!(read_cookie(&path).unwrap().len(), 64);
+    }
+
+    #[tokio::test]
+    async fn nobody_at_the_other_end_is_an_error_that_names_the_address() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let node = ControlNode::start("test-alone", "127.0.0.1:0", &random_cookie().unwrap()).await.unwrap();
+        let error = node.dial(&free.to_string(), Duration::from_millis(100)).await.unwrap_err().to_string();
+        assert!(error.contains(&free.to_string()), "{error}");
+        node.stop().await;
+    }
+}

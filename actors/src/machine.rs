@@ -1,0 +1,572 @@
+//! The machine supervisor: one per process. It joins the cluster, connects its lanes, starts and watches the owners and
+//! ranks that it was assigned, reads the meter at the borders of every period, and reports.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greengnn_energy::meter::Meter;
+use greengnn_energy::snapshot::EnergySnapshot;
+use greengnn_model::book::{PartId, PartitionBook, Rank};
+use greengnn_model::counters::{Period, Phase, Traffic};
+use greengnn_model::layers::weights::weights_sha256;
+use greengnn_model::layers::{NamedParameter, cpu_fingerprint};
+use greengnn_model::store::PartsManifest;
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent, pg};
+use ractor_cluster::RactorMessage;
+use tokio::sync::oneshot;
+
+use crate::control::{self, ControlError, ControlNode};
+use crate::gate::{MachineGate, supervisor_gate};
+use crate::protocol::{
+    Assignment, EpochReport, Failure, FinishedReport, JoinReply, JoinRequest, PROTOCOL_VERSION, PeriodReading,
+    RankReport, Served, SupervisorMessage, WeightsChunk,
+};
+use crate::rank::{RankActor, RankStart};
+use crate::report::records::StepRecord;
+use crate::report::summary::Planned;
+use crate::rmp::Rmp;
+use crate::supervisor::{DEAD_AFTER, incarnation};
+use crate::trainer::EpochOutcome;
+use crate::transport::{Hosted, MachineId};
+use crate::wiring::{self, Wiring, WiringError};
+
+/// Bytes of parameters per control message.
+const WEIGHTS_CHUNK: usize = 1 << 20;
+/// Step records wait at most this long, or until there are this many.
+const STEPS_EVERY: Duration = Duration::from_millis(200);
+const STEPS_AT_ONCE: usize = 1024;
+
+/// Why a machine ended without success.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Store(#[from] greengnn_model::store::StoreError),
+    #[error("{0} holds no part: it needs a manifest.json and at least one folder part-N")]
+    NoParts(PathBuf),
+    #[error("the supervisor refused this machine: {0}")]
+    Refused(String),
+    #[error("the supervisor at {address} did not answer the request to join: {reason}")]
+    JoinUnanswered { address: String, reason: String },
+    #[error("the supervisor at {address} is gone: {reason}")]
+    SupervisorLost { address: String, reason: String },
+    #[error("the supervisor ended the run: {0}")]
+    Stopped(String),
+    #[error("{0}")]
+    Failed(String),
+    #[error("this machine was interrupted")]
+    Interrupted,
+}
+
+/// What a machine needs to know before it joins.
+pub struct MachineOptions {
+    /// How the machine is called in messages; unique in the cluster.
+    pub name: String,
+    /// Address of the supervisor: a host name, an IPv4 or an IPv6 address, with the port.
+    pub join: String,
+    /// The manifest and at least one part.
+    pub parts: PathBuf,
+    /// The address on which this machine listens; by default the one that reaches the supervisor.
+    pub listen: Option<IpAddr>,
+    pub cookie: String,
+    /// Where trace files go while they are needed.
+    pub work_folder: PathBuf,
+    pub meter: Meter,
+    /// The longest wait for the supervisor to appear.
+    pub join_within: Duration,
+}
+
+/// Takes part in one run: joins, works, and returns when the supervisor says that it is over.
+pub async fn run(
+    options: MachineOptions,
+    cancel: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), MachineError> {
+    let manifest = PartsManifest::open(&options.parts)?;
+    let parts = PartsManifest::held_parts(&options.parts)?;
+    if parts.is_empty() {
+        return Err(MachineError::NoParts(options.parts));
+    }
+    let id = MachineId::new(options.name.clone(), incarnation()?);
+    let supervisor = control::resolve(&options.join).await?;
+    let ip = match options.listen {
+        Some(ip) => ip,
+        None => local_address_towards(supervisor)
+            .map_err(|source| ControlError::Listen { address: options.join.clone(), source })?,
+    };
+    let node_name = format!("{}-{:016x}", id.name, id.incarnation);
+    let listen = SocketAddr::new(ip, 0).to_string();
+    let node = Arc::new(ControlNode::start(&node_name, &listen, &options.cookie).await?);
+
+    let (result_sender, result) = oneshot::channel();
+    let start = MachineStart {
+        id,
+        ip,
+        parts,
+        manifest: Arc::new(manifest),
+        node: Arc::clone(&node),
+        options,
+        result: result_sender,
+    };
+    let (machine, handle) = Actor::spawn(Some(node_name), MachineSupervisor, start)
+        .await
+        .map_err(|error| MachineError::Failed(error.to_string()))?;
+    let canceller = machine.clone();
+    let cancelling = tokio::spawn(async move {
+        cancel.await;
+        let _ = canceller.cast(MachineEvent::Cancelled);
+    });
+    let outcome = result.await.unwrap_or_else(|_| Err(MachineError::Failed("the machine supervisor died".to_owned())));
+    cancelling.abort();
+    let _ = tokio::time::timeout(Duration::from_secs(3), handle).await;
+    if let Some(node) = Arc::into_inner(node) {
+        node.stop().await;
+    }
+    outcome
+}
+
+/// The address of this host from which packets to `peer` would leave.
+fn local_address_towards(peer: SocketAddr) -> std::io::Result<IpAddr> {
+    let any: IpAddr = if peer.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0u16; 8]) };
+    let socket = std::net::UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.connect(peer)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// What happens to a machine.
+#[derive(RactorMessage)]
+pub enum MachineEvent {
+    /// The answer to the request to join.
+    Joined(Result<JoinReply, String>),
+    Assigned(Box<Assignment>),
+    Connected(Box<Result<Wiring, WiringError>>),
+    Begin,
+    Pinged,
+    /// The supervisor ended the run; an empty reason means success.
+    Stopped(String),
+    Filled { rank: Rank, traffic: Traffic },
+    PhaseDone { rank: Rank, epoch: Option<u32>, phase: Phase },
+    StepDone(StepRecord),
+    EpochDone { rank: Rank, outcome: Box<EpochOutcome> },
+    Trained { rank: Rank, parameters: Vec<NamedParameter> },
+    /// Look whether the supervisor still pings.
+    Check,
+    Cancelled,
+}
+
+struct MachineStart {
+    id: MachineId,
+    ip: IpAddr,
+    parts: Vec<PartId>,
+    manifest: Arc<PartsManifest>,
+    node: Arc<ControlNode>,
+    options: MachineOptions,
+    result: oneshot::Sender<Result<(), MachineError>>,
+}
+
+struct MachineState {
+    id: MachineId,
+    ip: IpAddr,
+    manifest: Arc<PartsManifest>,
+    node: Arc<ControlNode>,
+    options: MachineOptions,
+    result: Option<oneshot::Sender<Result<(), MachineError>>>,
+    supervisor: ActorRef<SupervisorMessage>,
+    hosted: Arc<Hosted>,
+    wiring: Option<Wiring>,
+    ranks: BTreeMap<Rank, ActorRef<crate::rank::RankEvent>>,
+    last_ping: Instant,
+    last_snapshot: EnergySnapshot,
+    /// How many ranks have passed each border.
+    passed: BTreeMap<(Option<u32>, Phase), usize>,
+    readings: BTreeMap<Option<u32>, Vec<PeriodReading>>,
+    reports: BTreeMap<u32, Vec<RankReport>>,
+    fills: BTreeMap<Rank, Traffic>,
+    steps: Vec<StepRecord>,
+    steps_sent: Instant,
+    weights: BTreeMap<Rank, String>,
+    device: String,
+}
+
+struct MachineSupervisor;
+
+impl Actor for MachineSupervisor {
+    type Msg = MachineEvent;
+    type State = MachineState;
+    type Arguments = MachineStart;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<MachineEvent>,
+        start: MachineStart,
+    ) -> Result<MachineState, ActorProcessingErr> {
+        let MachineStart { id, ip, parts, manifest, node, options, result } = start;
+        let gate = MachineGate { name: id.name.clone() };
+        Actor::spawn_linked(Some(format!("gate@{}", id.name)), gate, myself.clone(), myself.get_cell()).await?;
+        node.dial(&options.join, options.join_within).await?;
+        let who = format!("the supervisor at {}", options.join);
+        let cell = control::wait_for_member(&control::supervisor_group(), &who, options.join_within).await?;
+        pg::monitor(control::supervisor_group(), myself.get_cell());
+        let supervisor = supervisor_gate(cell);
+        let request = JoinRequest {
+            name: id.name.clone(),
+            protocol: PROTOCOL_VERSION,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            parts,
+            graph_hash: manifest.graph_hash.clone(),
+            cpu_fingerprint: cpu_fingerprint(),
+            boot_id: greengnn_energy::process::boot_id(),
+            control_address: node.address().to_string(),
+        };
+        join(supervisor.clone(), request, myself.clone());
+        check_soon(myself);
+        Ok(MachineState {
+            hosted: Arc::new(Hosted::new(id.clone())),
+            id,
+            ip,
+            manifest,
+            node,
+            last_snapshot: options.meter.snapshot(),
+            options,
+            result: Some(result),
+            supervisor,
+            wiring: None,
+            ranks: BTreeMap::new(),
+            last_ping: Instant::now(),
+            passed: BTreeMap::new(),
+            readings: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            fills: BTreeMap::new(),
+            steps: Vec::new(),
+            steps_sent: Instant::now(),
+            weights: BTreeMap::new(),
+            device: String::new(),
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<MachineEvent>,
+        event: MachineEvent,
+        state: &mut MachineState,
+    ) -> Result<(), ActorProcessingErr> {
+        if state.result.is_none() {
+            return Ok(());
+        }
+        match state.on_event(&myself, event).await {
+            Ok(false) => {}
+            Ok(true) => state.end(&myself, Ok(())),
+            Err(error) => state.end(&myself, Err(error)),
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<MachineEvent>,
+        event: SupervisionEvent,
+        state: &mut MachineState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(_, error) => {
+                state.end(&myself, Err(MachineError::Failed(error.to_string())));
+            }
+            SupervisionEvent::ProcessGroupChanged(pg::GroupChangeMessage::Leave(_, group, _))
+                if group == control::supervisor_group() =>
+            {
+                let address = state.options.join.clone();
+                let reason = "its connection closed".to_owned();
+                state.end(&myself, Err(MachineError::SupervisorLost { address, reason }));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Asks to join, on a task of its own, so that pings and assignments are not kept waiting.
+fn join(supervisor: ActorRef<SupervisorMessage>, request: JoinRequest, machine: ActorRef<MachineEvent>) {
+    tokio::spawn(async move {
+        let answer = ractor::call_t!(supervisor, SupervisorMessage::Join, 15_000, Rmp(request));
+        let answer = answer.map(|reply| reply.0).map_err(|error| error.to_string());
+        let _ = machine.cast(MachineEvent::Joined(answer));
+    });
+}
+
+fn check_soon(machine: ActorRef<MachineEvent>) {
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let _ = machine.cast(MachineEvent::Check);
+    });
+}
+
+impl MachineState {
+    /// Handles an event; true when the run is over.
+    async fn on_event(&mut self, myself: &ActorRef<MachineEvent>, event: MachineEvent) -> Result<bool, MachineError> {
+        match event {
+            MachineEvent::Joined(Ok(JoinReply::Accepted)) => {}
+            MachineEvent::Joined(Ok(JoinReply::Refused(reason))) => return Err(MachineError::Refused(reason)),
+            MachineEvent::Joined(Err(reason)) => {
+                return Err(MachineError::JoinUnanswered { address: self.options.join.clone(), reason });
+            }
+            MachineEvent::Assigned(assignment) => self.connect(myself, *assignment),
+            MachineEvent::Connected(wiring) => {
+                let wiring = (*wiring).map_err(|error| MachineError::Failed(error.to_string()))?;
+                self.device = wiring.device.clone();
+                self.wiring = Some(wiring);
+                self.tell(SupervisorMessage::Ready(self.id.name.clone()))?;
+            }
+            MachineEvent::Begin => self.begin(myself).await?,
+            MachineEvent::Pinged => self.last_ping = Instant::now(),
+            MachineEvent::Stopped(reason) if reason.is_empty() => return Ok(true),
+            MachineEvent::Stopped(reason) => return Err(MachineError::Stopped(reason)),
+            MachineEvent::Filled { rank, traffic } => {
+                self.fills.insert(rank, traffic);
+            }
+            MachineEvent::PhaseDone { epoch, phase, .. } => self.on_phase_done(epoch, phase)?,
+            MachineEvent::StepDone(record) => {
+                self.steps.push(record);
+                if self.steps.len() >= STEPS_AT_ONCE || self.steps_sent.elapsed() >= STEPS_EVERY {
+                    self.send_steps()?;
+                }
+            }
+            MachineEvent::EpochDone { rank, outcome } => self.on_epoch_done(rank, *outcome)?,
+            MachineEvent::Trained { rank, parameters } => self.on_trained(rank, &parameters)?,
+            MachineEvent::Check => {
+                self.check_supervisor()?;
+                check_soon(myself.clone());
+            }
+            MachineEvent::Cancelled => return Err(MachineError::Interrupted),
+        }
+        Ok(false)
+    }
+
+    /// A supervisor that has accepted us pings twice a second; give a starved one three times the deadline.
+    fn check_supervisor(&self) -> Result<(), MachineError> {
+        let silent = self.last_ping.elapsed();
+        if silent <= DEAD_AFTER * 3 {
+            return Ok(());
+        }
+        let reason = format!("it has not pinged for {:.1} s", silent.as_secs_f64());
+        Err(MachineError::SupervisorLost { address: self.options.join.clone(), reason })
+    }
+
+    fn connect(&self, myself: &ActorRef<MachineEvent>, assignment: Assignment) {
+        let order = wiring::Order {
+            assignment,
+            me: self.id.clone(),
+            ip: self.ip,
+            parts_folder: self.options.parts.clone(),
+            manifest: Arc::clone(&self.manifest),
+            node: Arc::clone(&self.node),
+            hosted: Arc::clone(&self.hosted),
+            supervisor: myself.get_cell(),
+        };
+        let machine = myself.clone();
+        tokio::spawn(async move {
+            let wiring = wiring::connect(order).await;
+            let _ = machine.cast(MachineEvent::Connected(Box::new(wiring)));
+        });
+    }
+
+    async fn begin(&mut self, myself: &ActorRef<MachineEvent>) -> Result<(), MachineError> {
+        let Some(wiring) = &mut self.wiring else {
+            return Err(MachineError::Failed("the supervisor said begin before this machine was ready".to_owned()));
+        };
+        let book: Arc<PartitionBook> = Arc::clone(&wiring.book);
+        for seat in wiring.seats.drain(..) {
+            let rank = seat.rank;
+            let trace_folder = wiring.config.keep_trace.clone().unwrap_or_else(|| self.options.work_folder.clone());
+            let start = RankStart {
+                rank,
+                config: Arc::clone(&wiring.config),
+                book: Arc::clone(&book),
+                steps: wiring.steps,
+                part: seat.part,
+                graph_hash: wiring.graph_hash,
+                transport: Arc::clone(&wiring.transport),
+                collective: seat.collective,
+                policy: Arc::clone(&wiring.policy),
+                budget_rows: seat.budget_rows,
+                model: seat.model,
+                preaggregate: wiring.preaggregate,
+                trace_folder,
+            };
+            let name = format!("rank-{rank}@{}", self.id.name);
+            let (actor, _) =
+                Actor::spawn_linked(Some(name), RankActor, (start, myself.clone()), myself.get_cell())
+                    .await
+                    .map_err(|error| MachineError::Failed(format!("rank {rank} could not start: {error}")))?;
+            self.ranks.insert(rank, actor);
+        }
+        Ok(())
+    }
+
+    /// When all ranks have passed a border, the period before it is read off the meter.
+    fn on_phase_done(&mut self, epoch: Option<u32>, phase: Phase) -> Result<(), MachineError> {
+        let passed = self.passed.entry((epoch, phase)).or_default();
+        *passed += 1;
+        if *passed < self.ranks.len() {
+            return Ok(());
+        }
+        self.passed.remove(&(epoch, phase));
+        let now = self.options.meter.snapshot();
+        let energy = now.since(&self.last_snapshot);
+        self.last_snapshot = now;
+        let period = Period { epoch: epoch.unwrap_or(0), phase };
+        self.readings.entry(epoch).or_default().push(PeriodReading {
+            phase,
+            wall_s: energy.duration_s,
+            cpu_s: energy.cpu_s,
+            wire_bytes: self.hosted.wire().written().get(&period).copied().unwrap_or(0),
+            energy,
+        });
+        if epoch.is_none() { self.report_setup() } else { Ok(()) }
+    }
+
+    fn report_setup(&mut self) -> Result<(), MachineError> {
+        let ranks = self
+            .ranks
+            .keys()
+            .map(|rank| RankReport {
+                rank: *rank,
+                traffic: self.fills.get(rank).map(|fill| (Phase::Setup, *fill)).into_iter().collect(),
+                ..RankReport::default()
+            })
+            .collect();
+        self.report(None, ranks)
+    }
+
+    fn on_epoch_done(&mut self, rank: Rank, outcome: EpochOutcome) -> Result<(), MachineError> {
+        let epoch = outcome.epoch;
+        let budget_rows = self.wiring.as_ref().and_then(|wiring| wiring.budgets.get(&rank).copied()).unwrap_or(0);
+        let reports = self.reports.entry(epoch).or_default();
+        reports.push(rank_report(rank, outcome, u64::from(budget_rows)));
+        if reports.len() < self.ranks.len() {
+            return Ok(());
+        }
+        let ranks = self.reports.remove(&epoch).unwrap_or_default();
+        self.send_steps()?;
+        self.report(Some(epoch), ranks)
+    }
+
+    fn report(&mut self, epoch: Option<u32>, ranks: Vec<RankReport>) -> Result<(), MachineError> {
+        let of_epoch = |period: &Period| match epoch {
+            None => period.phase == Phase::Setup,
+            Some(epoch) => period.epoch == epoch && period.phase != Phase::Setup,
+        };
+        let served = self
+            .hosted
+            .shards()
+            .iter()
+            .flat_map(|shard| shard.served().snapshot())
+            .filter(|((_, period), _)| of_epoch(period))
+            .map(|((rank, period), counts)| Served { rank, period, counts })
+            .collect();
+        let report = EpochReport {
+            machine: self.id.name.clone(),
+            epoch,
+            periods: self.readings.remove(&epoch).unwrap_or_default(),
+            ranks,
+            served,
+            timeline: self.options.meter.drain_timeline(),
+        };
+        self.tell(SupervisorMessage::EpochDone(Rmp(report)))
+    }
+
+    fn send_steps(&mut self) -> Result<(), MachineError> {
+        self.steps_sent = Instant::now();
+        let steps = std::mem::take(&mut self.steps);
+        for some in steps.chunks(STEPS_AT_ONCE) {
+            self.tell(SupervisorMessage::Steps(Rmp(some.to_vec())))?;
+        }
+        Ok(())
+    }
+
+    fn on_trained(&mut self, rank: Rank, parameters: &[NamedParameter]) -> Result<(), MachineError> {
+        self.weights.insert(rank, weights_sha256(parameters));
+        if rank == 0 {
+            self.send_weights(parameters)?;
+        }
+        if self.weights.len() < self.ranks.len() {
+            return Ok(());
+        }
+        let mut distinct: Vec<&String> = self.weights.values().collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let [weights_sha256] = distinct[..] else {
+            return Err(MachineError::Failed("the ranks of this machine ended with different weights".to_owned()));
+        };
+        let process = self.options.meter.snapshot().process;
+        let report = FinishedReport {
+            machine: self.id.name.clone(),
+            device: self.device.clone(),
+            weights_sha256: weights_sha256.clone(),
+            peak_rss_bytes: process.peak_rss_bytes,
+            peak_anon_bytes: process.peak_anon_bytes,
+            timeline: self.options.meter.drain_timeline(),
+        };
+        self.tell(SupervisorMessage::Finished(Rmp(report)))
+    }
+
+    /// The parameters as a safetensors file, piece by piece.
+    fn send_weights(&self, parameters: &[NamedParameter]) -> Result<(), MachineError> {
+        let bytes = greengnn_model::layers::weights::to_safetensors(parameters, &[])
+            .map_err(|error| MachineError::Failed(error.to_string()))?;
+        for (index, piece) in bytes.chunks(WEIGHTS_CHUNK).enumerate() {
+            let offset = (index * WEIGHTS_CHUNK) as u64;
+            let chunk = WeightsChunk { offset, total: bytes.len() as u64, bytes: piece.to_vec() };
+            self.tell(SupervisorMessage::Weights(Rmp(chunk)))?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, message: SupervisorMessage) -> Result<(), MachineError> {
+        self.supervisor.cast(message).map_err(|error| MachineError::SupervisorLost {
+            address: self.options.join.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Says how it ended, to the supervisor if it is a failure of this machine, and stops everything.
+    fn end(&mut self, myself: &ActorRef<MachineEvent>, outcome: Result<(), MachineError>) {
+        let Some(result) = self.result.take() else { return };
+        if let Err(error @ (MachineError::Failed(_) | MachineError::Interrupted)) = &outcome {
+            let failure = Failure { machine: self.id.name.clone(), reason: error.to_string() };
+            let _ = self.supervisor.cast(SupervisorMessage::Failed(Rmp(failure)));
+        }
+        for rank in self.ranks.values() {
+            rank.stop(None);
+        }
+        let myself = myself.clone();
+        tokio::spawn(async move {
+            // The message above leaves from a task of its own; give it a moment before the session goes.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let _ = result.send(outcome);
+            myself.stop(None);
+        });
+    }
+}
+
+fn rank_report(rank: Rank, outcome: EpochOutcome, budget_rows: u64) -> RankReport {
+    RankReport {
+        rank,
+        loss_sum: outcome.loss_sum,
+        labelled: outcome.labelled,
+        valid: outcome.valid,
+        test: outcome.test,
+        stall_s: outcome.stall_s,
+        sync_s: outcome.sync_s,
+        traffic: outcome.tally.traffic,
+        planned: outcome.tally.planned.into_iter().collect::<BTreeMap<Phase, Planned>>(),
+        needed_rows: outcome.tally.needed_rows,
+        held_rows_peak: outcome.tally.held_rows_peak,
+        budget_rows,
+        presample_cpu_s: outcome.presample_cpu_s,
+        plan_cpu_s: outcome.tally.plan_cpu_s,
+        trace_bytes: outcome.trace_bytes,
+    }
+}

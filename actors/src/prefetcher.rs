@@ -1,0 +1,397 @@
+//! The prefetcher of a rank: executes the plan. It asks the owners when the plan says so, assembles the next batch while
+//! the one before trains, and keeps the arena as the plan wants it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use greengnn_model::assemble::{AssembleError, InputBuffers, assemble_input};
+use greengnn_model::batch::{Block, MiniBatch};
+use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::counters::{Period, Phase, Traffic};
+use greengnn_model::layers::AssembledBatch;
+use greengnn_model::plan::{BatchPlan, Place, Request};
+use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
+use greengnn_model::rng::Purpose;
+use greengnn_model::store::PartStore;
+use greengnn_model::trace::TraceError;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+
+use crate::arena::RowArena;
+use crate::planner::Planned;
+use crate::presampler::EpochTrace;
+use crate::report::summary::Planned as PlannedCounts;
+use crate::transport::{Caller, RowSink, Transport, TransportError};
+
+/// What the trainer takes from the prefetcher.
+pub enum Prefetched {
+    /// An epoch starts.
+    Epoch(Arc<EpochTrace>),
+    /// The next step.
+    Batch(Box<PreparedBatch>),
+    /// All steps of the epoch have been handed over.
+    EpochEnd(Box<EpochTally>),
+}
+
+/// An assembled batch, and how long its parts took.
+pub struct PreparedBatch {
+    pub step: u32,
+    pub batch: AssembledBatch,
+    /// This batch's share of presampling, seconds waited for rows, and seconds to assemble.
+    pub sample_s: f64,
+    pub fetch_s: f64,
+    pub assemble_s: f64,
+}
+
+/// What a rank asked for in one epoch.
+#[derive(Clone, Debug, Default)]
+pub struct EpochTally {
+    pub traffic: BTreeMap<Phase, Traffic>,
+    pub planned: BTreeMap<Phase, PlannedCounts>,
+    pub needed_rows: BTreeMap<Phase, u64>,
+    /// Most slots that were charged at once so far in the run.
+    pub held_rows_peak: u64,
+    pub plan_cpu_s: f64,
+}
+
+/// Why a rank's plan could not be executed.
+#[derive(Debug, thiserror::Error)]
+pub enum PrefetchError {
+    #[error("rank {rank} could not get the rows of step {step}: {source}")]
+    Rows { rank: Rank, step: u32, source: TransportError },
+    #[error("rank {rank} has no plan: {source}")]
+    Plan { rank: Rank, source: PlanError },
+    #[error("rank {rank} cannot read step {step} of its trace: {source}")]
+    Trace { rank: Rank, step: u32, source: TraceError },
+    #[error("rank {rank} cannot assemble step {step}: {source}")]
+    Assemble { rank: Rank, step: u32, source: AssembleError },
+    #[error("the plan of rank {rank}, step {step}, does not fit its batch: {what}")]
+    PlanDoesNotFit { rank: Rank, step: u32, what: String },
+    #[error("rank {rank}, step {step}: remote row {row} of part {owner} was read before it came or after it was freed")]
+    Unwritten { rank: Rank, step: u32, owner: u16, row: u32 },
+    #[error("a task of rank {rank} ended before it was done: {reason}")]
+    Task { rank: Rank, reason: String },
+}
+
+/// Executes the plans of one rank.
+pub struct Prefetcher {
+    pub rank: Rank,
+    pub book: Arc<PartitionBook>,
+    pub part: Arc<PartStore>,
+    pub transport: Arc<dyn Transport>,
+    /// Slots of exactly the budget.
+    pub arena: Arc<RowArena>,
+    pub width: usize,
+    pub preaggregate: bool,
+    pub verify: bool,
+    /// One permit per batch that may be assembled; the trainer gives one back per finished step.
+    pub ahead: Arc<Semaphore>,
+    /// Given back to the presampler when an epoch is done.
+    pub epochs: Arc<Semaphore>,
+    /// Buffers of trained batches come back here.
+    pub buffers: Arc<Mutex<InputBuffers>>,
+}
+
+impl Prefetcher {
+    /// Fetches what a static policy holds from the start. Counted as set-up.
+    pub async fn fill(&self, fill: &Fill) -> Result<Traffic, PrefetchError> {
+        let caller = Caller { rank: self.rank, period: Period { epoch: 0, phase: Phase::Setup } };
+        let none = Arc::new(RowArena::new(0, self.width));
+        let mut traffic = Traffic::default();
+        let mut asked = Vec::new();
+        for request in &fill.requests {
+            self.count(&mut traffic, request);
+            asked.push(self.ask(caller, request.clone(), &none));
+        }
+        for answer in asked {
+            self.answered(0, answer).await?;
+        }
+        Ok(traffic)
+    }
+
+    /// Executes everything that the planner sends, until it ends or the trainer goes away.
+    pub async fn run(
+        self,
+        held_at_start: u64,
+        mut plans: mpsc::Receiver<Result<Planned, PlanError>>,
+        trainer: mpsc::Sender<Prefetched>,
+    ) -> Result<(), PrefetchError> {
+        let mut held = Held { rows: held_at_start, peak: held_at_start };
+        let mut current: Option<Execution> = None;
+        while let Some(planned) = plans.recv().await {
+            let planned = planned.map_err(|source| PrefetchError::Plan { rank: self.rank, source })?;
+            match (planned, &mut current) {
+                (Planned::Epoch(trace), _) => {
+                    current = Some(Execution::new(Arc::clone(&trace)));
+                    if trainer.send(Prefetched::Epoch(trace)).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                (Planned::Window(window), Some(execution)) => {
+                    let mut requests = window.requests.into_iter().peekable();
+                    for plan in window.batches {
+                        let Ok(permit) = self.ahead.acquire().await else { return Ok(()) };
+                        permit.forget();
+                        let due = std::iter::from_fn(|| requests.next_if(|request| request.issue_gap() <= plan.step));
+                        let due: Vec<Request> = due.collect();
+                        let prepared = self.step(execution, &mut held, plan, due).await?;
+                        if trainer.send(Prefetched::Batch(Box::new(prepared))).await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
+                (Planned::EpochEnd { plan_cpu_s }, Some(execution)) => {
+                    let mut tally = std::mem::take(&mut execution.tally);
+                    tally.plan_cpu_s = plan_cpu_s;
+                    tally.held_rows_peak = held.peak;
+                    current = None;
+                    self.epochs.add_permits(1);
+                    if trainer.send(Prefetched::EpochEnd(Box::new(tally))).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                (Planned::Window(_) | Planned::EpochEnd { .. }, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// One step: asks what is due, waits for what the step needs, assembles, and tidies the arena.
+    async fn step(
+        &self,
+        execution: &mut Execution,
+        held: &mut Held,
+        plan: BatchPlan,
+        due: Vec<Request>,
+    ) -> Result<PreparedBatch, PrefetchError> {
+        let step = plan.step;
+        let direct = Arc::new(RowArena::new(plan.direct_rows as usize, self.width));
+        for request in due {
+            let phase = Phase::from(execution.purpose(request.needed_by_step));
+            held.rows += slots_of(&request);
+            self.count(execution.tally.traffic.entry(phase).or_default(), &request);
+            let planned = execution.tally.planned.entry(phase).or_default();
+            planned.feature_requests += 1;
+            planned.feature_rows += request.rows.len() as u64;
+            let caller = Caller { rank: self.rank, period: Period { epoch: execution.trace.epoch, phase } };
+            let needed_by = request.needed_by_step;
+            let asked = self.ask(caller, request, &direct);
+            execution.in_flight.entry(needed_by).or_default().push(asked);
+        }
+        held.peak = held.peak.max(held.rows);
+        let phase = Phase::from(execution.purpose(step));
+        *execution.tally.needed_rows.entry(phase).or_default() += plan.places.len() as u64;
+
+        let waiting = Instant::now();
+        while let Some(entry) = execution.in_flight.first_entry() {
+            if *entry.key() > step {
+                break;
+            }
+            for answer in entry.remove() {
+                self.answered(step, answer).await?;
+            }
+        }
+        let fetch_s = waiting.elapsed().as_secs_f64();
+
+        let assembling = Instant::now();
+        let assembly = Assembly {
+            rank: self.rank,
+            book: Arc::clone(&self.book),
+            part: Arc::clone(&self.part),
+            arena: Arc::clone(&self.arena),
+            direct: Arc::clone(&direct),
+            trace: Arc::clone(&execution.trace),
+            width: self.width,
+            preaggregate: self.preaggregate,
+            verify: self.verify,
+            buffers: Arc::clone(&self.buffers),
+        };
+        let (batch, plan) = tokio::task::spawn_blocking(move || assembly.run(plan))
+            .await
+            .map_err(|error| self.task_ended(&error))??;
+        let assemble_s = assembling.elapsed().as_secs_f64();
+
+        self.tidy(&plan, &direct);
+        held.rows = held.rows + plan.keeps.len() as u64 - plan.releases.len() as u64;
+        Ok(PreparedBatch { step, batch, sample_s: execution.trace.step_s, fetch_s, assemble_s })
+    }
+
+    /// Frees slots, then copies rows that came for this batch and are kept for a later one.
+    fn tidy(&self, plan: &BatchPlan, direct: &RowArena) {
+        if self.verify {
+            for slot in &plan.releases {
+                // SAFETY: the plan frees the slot after this step, and the next request for it has not left yet.
+                unsafe { self.arena.poison(*slot) };
+            }
+        }
+        for keep in &plan.keeps {
+            // SAFETY: the direct row was answered before the assembly; the slot is free in the plan, so nobody else has it.
+            unsafe { self.arena.write(keep.slot, direct.row(keep.direct)) };
+        }
+    }
+
+    /// Sends a request; its rows land where the plan wants them.
+    fn ask(&self, caller: Caller, request: Request, direct: &Arc<RowArena>) -> Asked {
+        let sink = PlacedRows {
+            arena: Arc::clone(&self.arena),
+            direct: Arc::clone(direct),
+            places: request.places,
+            width: self.width,
+        };
+        let transport = Arc::clone(&self.transport);
+        tokio::spawn(async move { transport.fetch_rows(caller, request.owner, request.rows, Box::new(sink)).await })
+    }
+
+    async fn answered(&self, step: u32, answer: Asked) -> Result<(), PrefetchError> {
+        answer
+            .await
+            .map_err(|error| self.task_ended(&error))?
+            .map_err(|source| PrefetchError::Rows { rank: self.rank, step, source })
+    }
+
+    fn count(&self, traffic: &mut Traffic, request: &Request) {
+        let rows = request.rows.len() as u64;
+        *traffic += Traffic {
+            feature_requests: 1,
+            deliveries: 1,
+            sample_requests: 0,
+            feature_rows: rows,
+            feature_bytes: rows * (self.width * request.dtype.bytes()) as u64,
+        };
+    }
+
+    fn task_ended(&self, error: &tokio::task::JoinError) -> PrefetchError {
+        PrefetchError::Task { rank: self.rank, reason: error.to_string() }
+    }
+}
+
+type Asked = JoinHandle<Result<(), TransportError>>;
+
+/// Rows that are charged to the budget, now and at most so far.
+struct Held {
+    rows: u64,
+    peak: u64,
+}
+
+/// The epoch that is being executed.
+struct Execution {
+    trace: Arc<EpochTrace>,
+    tally: EpochTally,
+    /// Requests that have left, by the step that needs them.
+    in_flight: BTreeMap<u32, Vec<Asked>>,
+}
+
+impl Execution {
+    fn new(trace: Arc<EpochTrace>) -> Self {
+        Self { trace, tally: EpochTally::default(), in_flight: BTreeMap::new() }
+    }
+
+    fn purpose(&self, step: u32) -> Purpose {
+        RemoteTrace::purpose(&*self.trace, step)
+    }
+}
+
+impl Drop for Execution {
+    fn drop(&mut self) {
+        self.in_flight.values().flatten().for_each(JoinHandle::abort);
+    }
+}
+
+fn slots_of(request: &Request) -> u64 {
+    request.places.iter().filter(|place| matches!(place, Place::Slot(_))).count() as u64
+}
+
+/// Puts the rows of one request where its plan says.
+struct PlacedRows {
+    arena: Arc<RowArena>,
+    direct: Arc<RowArena>,
+    places: Vec<Place>,
+    width: usize,
+}
+
+impl RowSink for PlacedRows {
+    fn accept(&mut self, first: usize, values: &[f32]) {
+        for (place, row) in self.places[first..].iter().zip(values.chunks_exact(self.width)) {
+            // SAFETY: the plan gives every place to one request, between its issue and the step that needs it.
+            match *place {
+                Place::Slot(slot) => unsafe { self.arena.write(slot, row) },
+                Place::Direct(index) => unsafe { self.direct.write(index, row) },
+            }
+        }
+    }
+}
+
+/// Everything that the assembly of one batch needs, on a thread of its own.
+struct Assembly {
+    rank: Rank,
+    book: Arc<PartitionBook>,
+    part: Arc<PartStore>,
+    arena: Arc<RowArena>,
+    direct: Arc<RowArena>,
+    trace: Arc<EpochTrace>,
+    width: usize,
+    preaggregate: bool,
+    verify: bool,
+    buffers: Arc<Mutex<InputBuffers>>,
+}
+
+impl Assembly {
+    fn run(self, plan: BatchPlan) -> Result<(AssembledBatch, BatchPlan), PrefetchError> {
+        let (rank, step) = (self.rank, plan.step);
+        let batch = self.trace.batch(step).map_err(|source| PrefetchError::Trace { rank, step, source })?;
+        let rows = self.rows(&batch, &plan)?;
+        let empty = Block { offsets: vec![0], ..Block::default() };
+        let outermost = batch.blocks.last().unwrap_or(&empty);
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let input = assemble_input(&rows, outermost, self.width, self.preaggregate, &mut buffers)
+            .map_err(|source| PrefetchError::Assemble { rank, step, source })?;
+        drop(buffers);
+        let first = self.book.range(rank).start;
+        let labels = self.part.labels();
+        let labels = batch.seeds().iter().map(|seed| labels[(seed - first) as usize]).collect();
+        let key = self.trace.key(step);
+        Ok((AssembledBatch { key, input, blocks: batch.blocks, labels }, plan))
+    }
+
+    /// The feature row of every node of the batch: from the rank's own part, the arena, or the batch's own buffer.
+    fn rows(&self, batch: &MiniBatch, plan: &BatchPlan) -> Result<Vec<&[f32]>, PrefetchError> {
+        let step = plan.step;
+        let misfit = |what: String| PrefetchError::PlanDoesNotFit { rank: self.rank, step, what };
+        let needed = batch.remote.len();
+        if needed != plan.places.len() {
+            return Err(misfit(format!("the batch needs {needed} remote rows, the plan has {}", plan.places.len())));
+        }
+        // Where each owner's rows start among the places.
+        let mut starts = vec![(0, &[][..]); usize::from(self.book.parts())];
+        let mut start = 0;
+        for owned in &batch.remote.owners {
+            starts[usize::from(owned.owner)] = (start, &owned.rows[..]);
+            start += owned.rows.len();
+        }
+        let mut rows = Vec::with_capacity(batch.nodes.len());
+        for node in &batch.nodes {
+            let home = self.book.row_home(*node);
+            if home.owner == self.rank {
+                rows.push(self.part.feature_row(home.row));
+                continue;
+            }
+            let (start, owned) = starts[usize::from(home.owner)];
+            let Ok(index) = owned.binary_search(&home.row) else {
+                return Err(misfit(format!("row {} of part {} is not among its remote rows", home.row, home.owner)));
+            };
+            // SAFETY: the request that fills the place was answered before the assembly, and the plan keeps the row until
+            // after it.
+            let row = match plan.places[start + index] {
+                Place::Slot(slot) => unsafe { self.arena.row(slot) },
+                Place::Direct(direct) => unsafe { self.direct.row(direct) },
+            };
+            if self.verify && row.iter().any(|value| value.is_nan()) {
+                let (owner, row) = (home.owner, home.row);
+                return Err(PrefetchError::Unwritten { rank: self.rank, step, owner, row });
+            }
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+}

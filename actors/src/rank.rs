@@ -1,0 +1,285 @@
+//! A rank on its machine: the actor that owns its presampler, planner, prefetcher and trainer.
+//!
+//! The four are long loops, so they run beside the actor: sampling, planning and training on threads of their own, the
+//! prefetcher as a task. The actor hears from them, keeps the state that others may look at, and fails with the reason
+//! of the first that failed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::counters::{Phase, Traffic};
+use greengnn_model::layers::{NamedParameter, Trainable};
+use greengnn_model::policy::{Fill, Policy};
+use greengnn_model::sampling::StepCounts;
+use greengnn_model::store::PartStore;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use ractor_cluster::RactorMessage;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+
+use crate::arena::RowArena;
+use crate::collective::Collective;
+use crate::config::TrainConfig;
+use crate::machine::MachineEvent;
+use crate::planner::{PLANS_AHEAD, RankPlanner};
+use crate::prefetcher::Prefetcher;
+use crate::presampler::{EPOCHS_AHEAD, Presampler};
+use crate::report::records::StepRecord;
+use crate::trainer::{EpochOutcome, Trainer, TrainerError, TrainerEvents};
+use crate::transport::Transport;
+
+/// What a rank is given.
+pub struct RankStart {
+    pub rank: Rank,
+    pub config: Arc<TrainConfig>,
+    pub book: Arc<PartitionBook>,
+    pub steps: StepCounts,
+    pub part: Arc<PartStore>,
+    pub graph_hash: [u8; 32],
+    pub transport: Arc<dyn Transport>,
+    pub collective: Collective,
+    pub policy: Arc<dyn Policy>,
+    pub budget_rows: u32,
+    pub model: Box<dyn Trainable>,
+    pub preaggregate: bool,
+    pub trace_folder: PathBuf,
+}
+
+/// What happens to a rank.
+#[derive(RactorMessage)]
+pub enum RankEvent {
+    PhaseDone(Option<u32>, Phase),
+    StepDone(StepRecord),
+    EpochDone(Box<EpochOutcome>),
+    /// The trainer has its final parameters.
+    Trained(Vec<NamedParameter>),
+    /// The static fill is done.
+    Filled(Traffic),
+    /// A worker ended with an error. A consequence is the error of a worker whose neighbour failed.
+    WorkerFailed {
+        reason: String,
+        consequence: bool,
+    },
+    /// What is the rank doing?
+    State(RpcReplyPort<RankState>),
+}
+
+/// Where a rank is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankState {
+    /// Epochs that are done.
+    pub epochs_done: u32,
+    pub finished: bool,
+}
+
+/// The actor of one rank.
+pub struct RankActor;
+
+/// What the actor keeps: its machine, what others may see, and the handles that end its workers.
+pub struct RankActorState {
+    machine: ActorRef<MachineEvent>,
+    rank: Rank,
+    seen: RankState,
+    cancelled: Arc<AtomicBool>,
+    permits: [Arc<Semaphore>; 2],
+    prefetching: JoinHandle<()>,
+}
+
+impl Drop for RankActorState {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+        // A closed semaphore lets its waiters go, and a gone prefetcher closes the channels of the others.
+        self.permits.iter().for_each(|permits| permits.close());
+        self.prefetching.abort();
+    }
+}
+
+impl Actor for RankActor {
+    type Msg = RankEvent;
+    type State = RankActorState;
+    type Arguments = (RankStart, ActorRef<MachineEvent>);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<RankEvent>,
+        (start, machine): Self::Arguments,
+    ) -> Result<RankActorState, ActorProcessingErr> {
+        Ok(start_workers(start, myself, machine)?)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<RankEvent>,
+        event: RankEvent,
+        state: &mut RankActorState,
+    ) -> Result<(), ActorProcessingErr> {
+        let rank = state.rank;
+        match event {
+            RankEvent::PhaseDone(epoch, phase) => state.machine.cast(MachineEvent::PhaseDone { rank, epoch, phase })?,
+            RankEvent::StepDone(record) => state.machine.cast(MachineEvent::StepDone(record))?,
+            RankEvent::EpochDone(outcome) => {
+                state.seen.epochs_done += 1;
+                state.machine.cast(MachineEvent::EpochDone { rank, outcome })?;
+            }
+            RankEvent::Trained(parameters) => {
+                state.seen.finished = true;
+                state.machine.cast(MachineEvent::Trained { rank, parameters })?;
+            }
+            RankEvent::Filled(traffic) => state.machine.cast(MachineEvent::Filled { rank, traffic })?,
+            RankEvent::WorkerFailed { reason, consequence: false } => return Err(reason.into()),
+            RankEvent::WorkerFailed { reason, consequence: true } => {
+                // The cause is about to arrive; when it does not, the consequence is all there is to say.
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    let _ = myself.cast(RankEvent::WorkerFailed { reason, consequence: false });
+                });
+            }
+            RankEvent::State(reply) => {
+                let _ = reply.send(state.seen);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn start_workers(
+    start: RankStart,
+    myself: ActorRef<RankEvent>,
+    machine: ActorRef<MachineEvent>,
+) -> std::io::Result<RankActorState> {
+    let rank = start.rank;
+    let config = &start.config;
+    let runtime = tokio::runtime::Handle::current();
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let epoch_permits = Arc::new(Semaphore::new(EPOCHS_AHEAD));
+    let ahead = Arc::new(Semaphore::new(1 + config.ahead as usize));
+    let width = start.part.manifest().features;
+    let fill = start.policy.fill(&start.book, rank, start.budget_rows);
+    let (trace_sender, traces) = mpsc::channel(EPOCHS_AHEAD);
+    let (plan_sender, plans) = mpsc::channel(PLANS_AHEAD);
+    let (batch_sender, batches) = mpsc::channel(1);
+
+    let presampler = Presampler {
+        rank,
+        config: Arc::clone(config),
+        book: Arc::clone(&start.book),
+        steps: start.steps,
+        part: Arc::clone(&start.part),
+        graph_hash: start.graph_hash,
+        transport: Arc::clone(&start.transport),
+        runtime: runtime.clone(),
+        folder: start.trace_folder,
+        permits: Arc::clone(&epoch_permits),
+        cancelled: Arc::clone(&cancelled),
+    };
+    let told = myself.clone();
+    spawn_thread(format!("presample-{rank}"), move || {
+        if let Err(error) = presampler.run(trace_sender) {
+            fail(&told, error.to_string(), false);
+        }
+    })?;
+
+    let planner = RankPlanner {
+        rank,
+        policy: Arc::clone(&start.policy),
+        book: Arc::clone(&start.book),
+        budget_rows: start.budget_rows,
+        window: config.window,
+        epochs: config.epochs,
+        state: fill.state.clone(),
+    };
+    spawn_thread(format!("plan-{rank}"), move || planner.run(traces, plan_sender))?;
+
+    let prefetcher = Prefetcher {
+        rank,
+        book: Arc::clone(&start.book),
+        part: start.part,
+        transport: start.transport,
+        arena: Arc::new(RowArena::new(start.budget_rows as usize, width)),
+        width,
+        preaggregate: start.preaggregate,
+        verify: config.verify,
+        ahead: Arc::clone(&ahead),
+        epochs: Arc::clone(&epoch_permits),
+        buffers: Arc::default(),
+    };
+    let told = myself.clone();
+    let prefetching = tokio::spawn(async move {
+        if let Err(error) = prefetch(prefetcher, fill, plans, batch_sender, &told).await {
+            fail(&told, error.to_string(), false);
+        }
+    });
+
+    let trainer = Trainer {
+        rank,
+        epochs: config.epochs,
+        model: start.model,
+        collective: start.collective,
+        runtime,
+        batches,
+        ahead: Arc::clone(&ahead),
+        // A batch takes at most one deadline per request that it waits for; presampling at the start takes longest.
+        patience: config.deadline() * 10,
+    };
+    spawn_thread(format!("rank-{rank}"), move || {
+        let mut events = Teller(myself.clone());
+        match trainer.run(&mut events) {
+            Ok(parameters) => {
+                let _ = myself.cast(RankEvent::Trained(parameters));
+            }
+            Err(error) => {
+                let consequence = matches!(error, TrainerError::LoaderEnded { .. });
+                fail(&myself, error.to_string(), consequence);
+            }
+        }
+    })?;
+
+    Ok(RankActorState {
+        machine,
+        rank,
+        seen: RankState::default(),
+        cancelled,
+        permits: [epoch_permits, ahead],
+        prefetching,
+    })
+}
+
+async fn prefetch(
+    prefetcher: Prefetcher,
+    fill: Fill,
+    plans: mpsc::Receiver<Result<crate::planner::Planned, greengnn_model::policy::PlanError>>,
+    batches: mpsc::Sender<crate::prefetcher::Prefetched>,
+    told: &ActorRef<RankEvent>,
+) -> Result<(), crate::prefetcher::PrefetchError> {
+    let traffic = prefetcher.fill(&fill).await?;
+    let _ = told.cast(RankEvent::Filled(traffic));
+    prefetcher.run(fill.state.held.len() as u64, plans, batches).await
+}
+
+fn fail(rank: &ActorRef<RankEvent>, reason: String, consequence: bool) {
+    let _ = rank.cast(RankEvent::WorkerFailed { reason, consequence });
+}
+
+fn spawn_thread(name: String, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name).spawn(work).map(|_| ())
+}
+
+/// Passes the trainer's news to the actor.
+struct Teller(ActorRef<RankEvent>);
+
+impl TrainerEvents for Teller {
+    fn phase_done(&mut self, epoch: Option<u32>, phase: Phase) {
+        let _ = self.0.cast(RankEvent::PhaseDone(epoch, phase));
+    }
+
+    fn step_done(&mut self, record: StepRecord) {
+        let _ = self.0.cast(RankEvent::StepDone(record));
+    }
+
+    fn epoch_done(&mut self, outcome: EpochOutcome) {
+        let _ = self.0.cast(RankEvent::EpochDone(Box::new(outcome)));
+    }
+}

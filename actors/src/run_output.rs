@@ -1,0 +1,201 @@
+//! Where a run shows itself while it lasts: the terminal, the run folder, and the metrics.
+
+use std::collections::BTreeSet;
+
+use greengnn_energy::timeline::TimelinePoint;
+
+use crate::protocol::{EpochReport, FinishedReport, MachineInfo};
+use crate::recorder::CompletedEpoch;
+use crate::report::bound::BoundMeter;
+use crate::report::html::{self, Report};
+use crate::report::plot::PlotError;
+use crate::report::progress::Progress;
+use crate::report::records::{EnergyPoint, MetricsRecord, StepRecord};
+use crate::report::run_folder::{RunFolder, RunFolderError};
+use crate::report::summary::RunSummary;
+use crate::supervisor::SupervisorOptions;
+use crate::telemetry;
+use crate::wiring::step_counts;
+
+/// Power readings that the report's plot is drawn from; the run folder has all of them.
+const REPORT_POINTS: usize = 200_000;
+
+/// Why a run could not be written down.
+#[derive(Debug, thiserror::Error)]
+pub enum RunOutputError {
+    #[error(transparent)]
+    Folder(#[from] RunFolderError),
+    #[error("the report could not be drawn: {0}")]
+    Plot(#[from] PlotError),
+}
+
+/// The sinks of one run.
+pub struct RunOutput {
+    progress: Progress,
+    folder: Option<RunFolder>,
+    config_text: String,
+    title: String,
+    bound: Option<BoundMeter>,
+    energy: Vec<EnergyPoint>,
+    /// (second, domain) pairs that are written: machines of one host see the same domains.
+    seen: BTreeSet<(i64, String, String)>,
+    started_unix_s: f64,
+    ranks: usize,
+    steps_done: u32,
+    epoch_stall_s: f64,
+    epoch_time_s: f64,
+}
+
+impl RunOutput {
+    /// Makes the run folder, if there is to be one, and writes the configuration.
+    pub fn new(options: &SupervisorOptions) -> Result<Self, RunOutputError> {
+        let folder = options.run_folder.clone().map(RunFolder::create).transpose()?;
+        let config_text = match &folder {
+            Some(folder) => folder.write_config(&options.config)?,
+            None => String::new(),
+        };
+        let steps = step_counts(&options.manifest, options.config.batch_size);
+        Ok(Self {
+            progress: Progress::new(options.config.epochs, steps.train, options.quiet),
+            folder,
+            config_text,
+            title: options.title.clone(),
+            bound: None,
+            energy: Vec::new(),
+            seen: BTreeSet::new(),
+            started_unix_s: greengnn_energy::clock::unix_now_s(),
+            ranks: usize::from(options.manifest.book.parts()),
+            steps_done: 0,
+            epoch_stall_s: 0.0,
+            epoch_time_s: 0.0,
+        })
+    }
+
+    /// A line about what the run does outside its epochs.
+    pub fn note(&mut self, line: &str) {
+        self.progress.note(line);
+    }
+
+    /// All machines are ready.
+    pub fn begin(&mut self, placement: &[MachineInfo]) {
+        let mut machines = vec![String::new(); self.ranks];
+        for machine in placement {
+            for rank in &machine.ranks {
+                machines[usize::from(*rank)].clone_from(&machine.name);
+            }
+        }
+        self.bound = Some(BoundMeter::new(machines));
+        self.note("sampling the first epoch");
+    }
+
+    /// Training starts: the set-up of every machine is done.
+    pub fn set_up(&mut self) {
+        self.progress.epoch_started();
+    }
+
+    pub fn steps(&mut self, steps: &[StepRecord]) -> Result<(), RunOutputError> {
+        for step in steps {
+            telemetry::record_step(step);
+            if let Some(folder) = &self.folder {
+                folder.append_metrics(&MetricsRecord::Step(*step))?;
+            }
+            if let Some(bound) = &mut self.bound {
+                bound.add(step);
+            }
+            self.epoch_stall_s += step.stall_s;
+            self.epoch_time_s += step.elapsed_s();
+            if step.rank == 0 {
+                self.steps_done = step.step + 1;
+                let share = (self.epoch_time_s > 0.0).then(|| self.epoch_stall_s / self.epoch_time_s);
+                self.progress.step(self.steps_done, step.loss, share);
+            }
+        }
+        Ok(())
+    }
+
+    /// Power readings of one machine's report.
+    pub fn timeline(&mut self, points: &[TimelinePoint]) -> Result<(), RunOutputError> {
+        let fresh: Vec<EnergyPoint> = points
+            .iter()
+            .filter(|point| {
+                let key = (point.unix_s.round() as i64, point.domain.host.clone(), point.domain.domain.clone());
+                self.seen.insert(key)
+            })
+            .map(|point| EnergyPoint {
+                at_s: point.unix_s - self.started_unix_s,
+                host: point.domain.host.clone(),
+                domain: point.domain.domain.clone(),
+                kind: point.kind.name().to_owned(),
+                watts: Some(point.watts),
+                quality: point.quality,
+            })
+            .collect();
+        if let Some(folder) = &self.folder {
+            folder.append_energy(&fresh)?;
+        }
+        self.energy.extend(fresh.into_iter().take(REPORT_POINTS - self.energy.len().min(REPORT_POINTS)));
+        Ok(())
+    }
+
+    /// Everything of an epoch is known.
+    pub fn epoch(&mut self, completed: &CompletedEpoch, more: bool) -> Result<(), RunOutputError> {
+        let summary = &completed.summary;
+        telemetry::record_epoch(summary);
+        telemetry::record_wire_bytes(summary.period.wire_bytes + completed.evaluation.wire_bytes);
+        for rank in completed.reports.iter().flat_map(|report: &EpochReport| &report.ranks) {
+            for traffic in rank.traffic.values() {
+                telemetry::record_traffic(u32::from(rank.rank), traffic);
+            }
+            telemetry::record_held_rows(u32::from(rank.rank), rank.held_rows_peak);
+        }
+        for domain in &completed.energy.counted {
+            if let Some(joules) = domain.joules {
+                telemetry::record_energy(&domain.key.domain, domain.quality, joules);
+            }
+        }
+        if let Some(folder) = &self.folder {
+            folder.append_metrics(&MetricsRecord::Epoch(summary.clone()))?;
+            for record in &completed.ranks {
+                folder.append_metrics(&MetricsRecord::Rank(*record))?;
+            }
+        }
+        self.progress.epoch_finished(summary);
+        (self.epoch_stall_s, self.epoch_time_s) = (0.0, 0.0);
+        if more {
+            self.progress.epoch_started();
+        }
+        Ok(())
+    }
+
+    /// What bound the run, in one line.
+    pub fn bound_by(&self) -> String {
+        self.bound.as_ref().map_or_else(String::new, |bound| bound.bound().to_string())
+    }
+
+    /// Writes what stays of a run that ended well.
+    pub fn finish(
+        &mut self,
+        summary: &RunSummary,
+        weights: &[u8],
+        finished: &[FinishedReport],
+    ) -> Result<(), RunOutputError> {
+        for report in finished {
+            self.timeline(&report.timeline)?;
+        }
+        self.energy.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+        if let Some(folder) = &self.folder {
+            folder.write_model(weights)?;
+            let report =
+                Report { title: &self.title, summary, energy: &self.energy, config: &self.config_text };
+            folder.write_report(&html::render(report)?)?;
+            // Last, so that a folder with a summary is whole.
+            folder.write_summary(summary)?;
+        }
+        Ok(())
+    }
+
+    /// Clears the progress bar.
+    pub fn end(&mut self) {
+        self.progress.finish();
+    }
+}

@@ -1,0 +1,503 @@
+//! The cluster supervisor: waits for machines, gives them ranks, watches them, and collects the run's result.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use greengnn_model::store::PartsManifest;
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor_cluster::RactorMessage;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::config::TrainConfig;
+use crate::control::{self, ControlError, ControlNode};
+use crate::gate::{JoinAnswer, SupervisorGate, machine_gate};
+use crate::placement::{self, PlacementError};
+use crate::protocol::{
+    Assignment, EpochReport, Failure, FinishedReport, JoinRequest, MachineInfo, MachineMessage, PROTOCOL_VERSION,
+    WeightsChunk,
+};
+use crate::recorder::{Progressed, RecordError, Recorder, agreed_weights};
+use crate::report::records::StepRecord;
+use crate::report::summary::{RunSummary, SUMMARY_VERSION};
+use crate::rmp::Rmp;
+use crate::run_output::{RunOutput, RunOutputError};
+
+/// A machine that has not answered for this long is dead. Starved machines are slow, not dead.
+pub const DEAD_AFTER: Duration = Duration::from_secs(5);
+const PING_EVERY: Duration = Duration::from_millis(500);
+const PING_DEADLINE: Duration = Duration::from_secs(1);
+/// Largest file of parameters that is collected from rank 0's machine.
+const WEIGHTS_LIMIT: u64 = 4 << 30;
+
+/// Why a run did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Output(#[from] RunOutputError),
+    #[error("machine {machine} failed: {reason}")]
+    MachineFailed { machine: String, reason: String },
+    #[error("machine {machine} is gone: {reason}")]
+    MachineLost { machine: String, reason: String },
+    #[error("after {} s {joined} of {wanted} machines had joined; missing parts: {missing}", within.as_secs())]
+    JoinTimeout { joined: usize, wanted: usize, missing: String, within: Duration },
+    #[error("machines {waiting} were not ready {} s after they got their ranks", within.as_secs())]
+    ReadyTimeout { waiting: String, within: Duration },
+    #[error("the trained parameters did not arrive whole: {0}")]
+    Weights(String),
+    #[error("the run was interrupted")]
+    Interrupted,
+    #[error("the supervisor stopped before the run ended")]
+    Stopped,
+}
+
+/// What a supervisor needs to know.
+pub struct SupervisorOptions {
+    pub config: TrainConfig,
+    pub manifest: PartsManifest,
+    /// Address and port to listen on; port 0 picks a free one.
+    pub listen: String,
+    pub cookie: String,
+    /// The longest wait until all machines have joined.
+    pub join_within: Duration,
+    /// Where the run is written; none: nowhere.
+    pub run_folder: Option<PathBuf>,
+    /// What the run is called in its report.
+    pub title: String,
+    /// Say nothing on standard error.
+    pub quiet: bool,
+}
+
+/// Supervises one run from the first join to the summary. `listening` is told the address; `cancel` ends the run.
+pub async fn run(
+    options: SupervisorOptions,
+    listening: impl FnOnce(std::net::SocketAddr),
+    cancel: impl Future<Output = ()> + Send + 'static,
+) -> Result<RunSummary, RunError> {
+    let node_name = format!("supervisor-{:016x}", incarnation()?);
+    let node = ControlNode::start(&node_name, &options.listen, &options.cookie).await?;
+    listening(node.address());
+    let (result_sender, result) = oneshot::channel();
+    let start = ClusterStart { options, result: result_sender };
+    let (cluster, handle) = Actor::spawn(Some(node_name), ClusterSupervisor, start)
+        .await
+        .map_err(|error| ControlError::Start(error.to_string()))?;
+    let canceller = cluster.clone();
+    let cancelling = tokio::spawn(async move {
+        cancel.await;
+        let _ = canceller.cast(ClusterEvent::Cancelled);
+    });
+    let outcome = result.await.unwrap_or(Err(RunError::Stopped));
+    cancelling.abort();
+    // The supervisor has told the machines to stop; a moment lets the word leave before the sessions close.
+    let _ = tokio::time::timeout(Duration::from_secs(3), handle).await;
+    node.stop().await;
+    outcome
+}
+
+/// A number that no earlier life of this process had.
+pub fn incarnation() -> Result<u64, ControlError> {
+    let mut bytes = [0u8; 8];
+    getrandom::fill(&mut bytes).map_err(|error| ControlError::Start(format!("no random bytes: {error}")))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// What happens to the supervisor.
+#[derive(RactorMessage)]
+pub enum ClusterEvent {
+    Join(JoinRequest, JoinAnswer),
+    Ready(String),
+    Steps(Vec<StepRecord>),
+    EpochDone(Box<EpochReport>),
+    Weights(WeightsChunk),
+    Finished(Box<FinishedReport>),
+    Failed(Failure),
+    /// A machine's session closed or its heartbeat stopped.
+    Lost {
+        machine: String,
+        reason: String,
+    },
+    /// A stage took too long. Ignored when the stage is over.
+    Overdue(Stage),
+    Cancelled,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Joining,
+    Connecting,
+    Running,
+    Over,
+}
+
+struct ClusterStart {
+    options: SupervisorOptions,
+    result: oneshot::Sender<Result<RunSummary, RunError>>,
+}
+
+struct Member {
+    request: JoinRequest,
+    gate: ActorRef<MachineMessage>,
+    heartbeat: JoinHandle<()>,
+    ready: bool,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.heartbeat.abort();
+    }
+}
+
+struct ClusterState {
+    options: SupervisorOptions,
+    result: Option<oneshot::Sender<Result<RunSummary, RunError>>>,
+    stage: Stage,
+    members: BTreeMap<String, Member>,
+    placement: Vec<MachineInfo>,
+    recorder: Recorder,
+    output: RunOutput,
+    finished: Vec<FinishedReport>,
+    weights: Vec<u8>,
+    weights_total: Option<u64>,
+    started: Instant,
+    began: Option<Instant>,
+    wanted_machines: usize,
+}
+
+struct ClusterSupervisor;
+
+impl Actor for ClusterSupervisor {
+    type Msg = ClusterEvent;
+    type State = ClusterState;
+    type Arguments = ClusterStart;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<ClusterEvent>,
+        start: ClusterStart,
+    ) -> Result<ClusterState, ActorProcessingErr> {
+        let ClusterStart { options, result } = start;
+        let parts = usize::from(options.manifest.book.parts());
+        let wanted_machines = options.config.machines.map_or(parts, |machines| machines as usize);
+        let (gate, _) =
+            Actor::spawn_linked(Some(format!("{}/gate", control::supervisor_group())), SupervisorGate, myself.clone(), myself.get_cell())
+                .await?;
+        tracing::debug!("the supervisor's gate is {:?}", gate.get_id());
+        after(options.join_within, myself, ClusterEvent::Overdue(Stage::Joining));
+        let output = RunOutput::new(&options)?;
+        Ok(ClusterState {
+            recorder: Recorder::new(wanted_machines),
+            output,
+            options,
+            result: Some(result),
+            stage: Stage::Joining,
+            members: BTreeMap::new(),
+            placement: Vec::new(),
+            finished: Vec::new(),
+            weights: Vec::new(),
+            weights_total: None,
+            started: Instant::now(),
+            began: None,
+            wanted_machines,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<ClusterEvent>,
+        event: ClusterEvent,
+        state: &mut ClusterState,
+    ) -> Result<(), ActorProcessingErr> {
+        if state.stage == Stage::Over {
+            return Ok(());
+        }
+        if let Err(error) = state.on_event(&myself, event).await {
+            state.end(&myself, Err(error));
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<ClusterEvent>,
+        event: SupervisionEvent,
+        state: &mut ClusterState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ProcessGroupChanged(ractor::pg::GroupChangeMessage::Leave(_, group, _)) => {
+                let lost = state.members.keys().find(|name| control::machine_group(name) == group).cloned();
+                if let Some(machine) = lost {
+                    let reason = "its connection closed".to_owned();
+                    myself.cast(ClusterEvent::Lost { machine, reason })?;
+                }
+            }
+            SupervisionEvent::ActorFailed(who, error) => {
+                state.end(&myself, Err(RunError::Control(ControlError::Start(format!("{:?} failed: {error}", who.get_id())))));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl ClusterState {
+    async fn on_event(&mut self, myself: &ActorRef<ClusterEvent>, event: ClusterEvent) -> Result<(), RunError> {
+        match event {
+            ClusterEvent::Join(request, answer) => self.on_join(myself, request, answer).await,
+            ClusterEvent::Ready(machine) => self.on_ready(&machine),
+            ClusterEvent::Steps(steps) => Ok(self.output.steps(&steps)?),
+            ClusterEvent::EpochDone(report) => self.on_epoch(*report),
+            ClusterEvent::Weights(chunk) => self.on_weights(chunk),
+            ClusterEvent::Finished(report) => self.on_finished(myself, *report),
+            ClusterEvent::Failed(Failure { machine, reason }) => Err(RunError::MachineFailed { machine, reason }),
+            ClusterEvent::Lost { machine, reason } => self.on_lost(machine, reason),
+            ClusterEvent::Overdue(stage) => self.on_overdue(stage),
+            ClusterEvent::Cancelled => Err(RunError::Interrupted),
+        }
+    }
+
+    async fn on_join(
+        &mut self,
+        myself: &ActorRef<ClusterEvent>,
+        request: JoinRequest,
+        answer: JoinAnswer,
+    ) -> Result<(), RunError> {
+        if let Some(reason) = self.why_refused(&request) {
+            self.output.note(&format!("refused machine {}: {reason}", request.name));
+            answer.refuse(reason);
+            return Ok(());
+        }
+        let name = request.name.clone();
+        let who = format!("machine {name}");
+        let group = control::machine_group(&name);
+        let cell = control::wait_for_member(&group, &who, Duration::from_secs(5)).await?;
+        ractor::pg::monitor(group, myself.get_cell());
+        let gate = machine_gate(cell);
+        let heartbeat = tokio::spawn(watch(name.clone(), gate.clone(), myself.clone()));
+        answer.accept();
+        self.output.note(&format!("machine {name} joined with parts {}", placement::list(&request.parts)));
+        self.members.insert(name, Member { request, gate, heartbeat, ready: false });
+        if self.members.len() == self.wanted_machines {
+            self.assign(myself)?;
+        }
+        Ok(())
+    }
+
+    fn why_refused(&self, request: &JoinRequest) -> Option<String> {
+        let manifest = &self.options.manifest;
+        if self.stage != Stage::Joining {
+            return Some("the run has its machines already".to_owned());
+        }
+        if request.protocol != PROTOCOL_VERSION {
+            return Some(format!(
+                "it speaks version {} of the control protocol, this supervisor version {PROTOCOL_VERSION}",
+                request.protocol
+            ));
+        }
+        if request.graph_hash != manifest.graph_hash {
+            return Some(format!(
+                "its parts are of graph {}, this run trains graph {}: copy the same manifest.json and parts to all \
+                 machines",
+                request.graph_hash, manifest.graph_hash
+            ));
+        }
+        self.members.contains_key(&request.name).then(|| "a machine of this name has joined already".to_owned())
+    }
+
+    fn assign(&mut self, myself: &ActorRef<ClusterEvent>) -> Result<(), RunError> {
+        let requests: Vec<&JoinRequest> = self.members.values().map(|member| &member.request).collect();
+        self.placement = placement::place(self.options.manifest.book.parts(), &requests)?;
+        placement::warn_of_mixed_cpus(&requests, |line| self.output.note(line));
+        self.stage = Stage::Connecting;
+        let assignment = Assignment {
+            config: self.options.config.clone(),
+            machines: self.placement.clone(),
+            membership_epoch: 1,
+        };
+        for member in self.members.values() {
+            self.tell(member, MachineMessage::Assign(Rmp(assignment.clone())))?;
+        }
+        after(self.options.config.deadline() * 2, myself.clone(), ClusterEvent::Overdue(Stage::Connecting));
+        Ok(())
+    }
+
+    fn on_ready(&mut self, machine: &str) -> Result<(), RunError> {
+        if let Some(member) = self.members.get_mut(machine) {
+            member.ready = true;
+        }
+        if self.stage == Stage::Connecting && self.members.values().all(|member| member.ready) {
+            self.stage = Stage::Running;
+            self.began = Some(Instant::now());
+            self.output.begin(&self.placement);
+            for member in self.members.values() {
+                self.tell(member, MachineMessage::Begin)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_epoch(&mut self, report: EpochReport) -> Result<(), RunError> {
+        self.output.timeline(&report.timeline)?;
+        match self.recorder.add(report)? {
+            Progressed::Waiting => {}
+            Progressed::SetUp => self.output.set_up(),
+            Progressed::Epoch(completed) => {
+                let more = completed.summary.epoch + 1 < self.options.config.epochs;
+                self.output.epoch(&completed, more)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_weights(&mut self, chunk: WeightsChunk) -> Result<(), RunError> {
+        if chunk.total > WEIGHTS_LIMIT {
+            return Err(RunError::Weights(format!("{} bytes are more than {WEIGHTS_LIMIT}", chunk.total)));
+        }
+        if chunk.offset != self.weights.len() as u64 {
+            return Err(RunError::Weights(format!(
+                "a piece starts at byte {}, byte {} was due",
+                chunk.offset,
+                self.weights.len()
+            )));
+        }
+        self.weights_total = Some(chunk.total);
+        self.weights.extend_from_slice(&chunk.bytes);
+        Ok(())
+    }
+
+    fn on_finished(&mut self, myself: &ActorRef<ClusterEvent>, report: FinishedReport) -> Result<(), RunError> {
+        self.finished.push(report);
+        if self.finished.len() < self.wanted_machines {
+            return Ok(());
+        }
+        self.finished.sort_by(|a, b| a.machine.cmp(&b.machine));
+        let whole = self.weights_total == Some(self.weights.len() as u64);
+        if !whole {
+            let (got, total) = (self.weights.len(), self.weights_total.unwrap_or(0));
+            return Err(RunError::Weights(format!("{got} of {total} bytes came")));
+        }
+        let summary = self.summary()?;
+        self.output.finish(&summary, &self.weights, &self.finished)?;
+        self.end(myself, Ok(summary));
+        Ok(())
+    }
+
+    fn summary(&self) -> Result<RunSummary, RunError> {
+        let (setup, epochs, evaluation) = self.recorder.totals();
+        let config = &self.options.config;
+        let first = self.finished.first();
+        let setup_s = self.began.map_or(0.0, |began| (began - self.started).as_secs_f64()) + setup.wall_s;
+        Ok(RunSummary {
+            version: SUMMARY_VERSION,
+            policy: config.policy.clone(),
+            window: config.window,
+            budget_rows: self.recorder.budget_rows(),
+            held_rows_peak: self.recorder.held_rows_peak(),
+            ranks: u32::from(self.options.manifest.book.parts()),
+            machines: self.wanted_machines as u32,
+            device: first.map_or_else(String::new, |report| report.device.clone()),
+            cpu_fingerprint: placement::fingerprint(self.members.values().map(|member| &member.request)),
+            seed: config.seed,
+            epochs,
+            setup,
+            evaluation,
+            test_accuracy: self.recorder.test_accuracy(),
+            weights_sha256: agreed_weights(&self.finished)?,
+            peak_rss_bytes: self.finished.iter().map(|report| report.peak_rss_bytes).sum(),
+            peak_anon_bytes: self.finished.iter().map(|report| report.peak_anon_bytes).sum(),
+            setup_s,
+            total_s: self.started.elapsed().as_secs_f64(),
+            bound_by: self.output.bound_by(),
+        })
+    }
+
+    fn on_lost(&mut self, machine: String, reason: String) -> Result<(), RunError> {
+        Err(RunError::MachineLost { machine, reason })
+    }
+
+    fn on_overdue(&mut self, stage: Stage) -> Result<(), RunError> {
+        if stage != self.stage {
+            return Ok(());
+        }
+        match stage {
+            Stage::Joining => {
+                let held: Vec<_> = self.members.values().flat_map(|member| member.request.parts.clone()).collect();
+                let missing: Vec<_> =
+                    (0..self.options.manifest.book.parts()).filter(|part| !held.contains(part)).collect();
+                Err(RunError::JoinTimeout {
+                    joined: self.members.len(),
+                    wanted: self.wanted_machines,
+                    missing: if missing.is_empty() { "none".to_owned() } else { placement::list(&missing) },
+                    within: self.options.join_within,
+                })
+            }
+            Stage::Connecting => {
+                let waiting: Vec<_> =
+                    self.members.iter().filter(|(_, member)| !member.ready).map(|(name, _)| name.as_str()).collect();
+                let within = self.options.config.deadline() * 2;
+                Err(RunError::ReadyTimeout { waiting: waiting.join(", "), within })
+            }
+            Stage::Running | Stage::Over => Ok(()),
+        }
+    }
+
+    fn tell(&self, member: &Member, message: MachineMessage) -> Result<(), RunError> {
+        member.gate.cast(message).map_err(|error| RunError::MachineLost {
+            machine: member.request.name.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Tells the machines, hands over the result, and stops.
+    fn end(&mut self, myself: &ActorRef<ClusterEvent>, outcome: Result<RunSummary, RunError>) {
+        self.stage = Stage::Over;
+        let reason = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        for member in self.members.values() {
+            let _ = member.gate.cast(MachineMessage::Stop(reason.clone()));
+        }
+        self.output.end();
+        if let Some(sender) = self.result.take() {
+            let _ = sender.send(outcome);
+        }
+        let myself = myself.clone();
+        tokio::spawn(async move {
+            // The messages above leave from tasks of their own; give them a moment before the sessions go.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            myself.stop(None);
+        });
+    }
+}
+
+/// Pings a machine until it is silent for too long.
+async fn watch(machine: String, gate: ActorRef<MachineMessage>, cluster: ActorRef<ClusterEvent>) {
+    let mut last_answer = Instant::now();
+    let mut number = 0;
+    loop {
+        number += 1;
+        let deadline = PING_DEADLINE.as_millis() as u64;
+        if matches!(ractor::call_t!(gate, MachineMessage::Ping, deadline, number), Ok(answer) if answer == number) {
+            last_answer = Instant::now();
+        }
+        if last_answer.elapsed() > DEAD_AFTER {
+            let reason = format!("it has not answered for {:.1} s", last_answer.elapsed().as_secs_f64());
+            let _ = cluster.cast(ClusterEvent::Lost { machine, reason });
+            return;
+        }
+        tokio::time::sleep(PING_EVERY).await;
+    }
+}
+
+fn after(wait: Duration, cluster: ActorRef<ClusterEvent>, event: ClusterEvent) {
+    tokio::spawn(async move {
+        tokio::time::sleep(wait).await;
+        let _ = cluster.cast(event);
+    });
+}

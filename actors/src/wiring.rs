@@ -1,0 +1,257 @@
+//! Connects a machine: its lanes to all peers, its owners, and a seat with a model for every rank that it hosts.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::layers::{Device, DeviceChoice, LayerError, ModelConfig, Trainable};
+use greengnn_model::plan::RowType;
+use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy, policy_by_name};
+use greengnn_model::sampling::{StepCounts, steps};
+use greengnn_model::store::{PartStore, PartsManifest, StoreError};
+use ractor::{Actor, ActorCell};
+
+use crate::collective::{Collective, CollectiveError};
+use crate::config::{Preaggregate, TrainConfig};
+use crate::control::{self, ControlError, ControlNode};
+use crate::owner::{Owner, OwnerTickets, StoredShard, owner_ref};
+use crate::protocol::{Assignment, MachineInfo};
+use crate::shard::PartShard;
+use crate::transport::{
+    Hosted, Inbox, InboxLimits, LaneClient, LaneListener, LaneSettings, MachineId, Router, Transport, TransportError,
+};
+
+/// Why a machine could not take its place.
+#[derive(Debug, thiserror::Error)]
+pub enum WiringError {
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    #[error(transparent)]
+    Policy(#[from] UnknownPolicy),
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    #[error("lanes cannot be accepted on {address}: {source}")]
+    Listen { address: IpAddr, source: std::io::Error },
+    #[error("the owner of part {part} could not start: {reason}")]
+    Owner { part: Rank, reason: String },
+    #[error("the owner of part {part} on machine {machine} grants no lane: {reason}")]
+    NoLane { part: Rank, machine: String, reason: String },
+    #[error("the supervisor gave this machine no rank")]
+    NoRank,
+    #[error("the graph hash {0:?} of the manifest is not 64 hexadecimal digits")]
+    BadHash(String),
+}
+
+/// What is to be connected.
+pub struct Order {
+    pub assignment: Assignment,
+    pub me: MachineId,
+    pub ip: IpAddr,
+    pub parts_folder: PathBuf,
+    pub manifest: Arc<PartsManifest>,
+    pub node: Arc<ControlNode>,
+    pub hosted: Arc<Hosted>,
+    /// The machine supervisor, to which owners are linked.
+    pub supervisor: ActorCell,
+}
+
+/// A connected machine, ready to begin.
+pub struct Wiring {
+    pub config: Arc<TrainConfig>,
+    pub book: Arc<PartitionBook>,
+    pub steps: StepCounts,
+    pub graph_hash: [u8; 32],
+    pub transport: Arc<dyn Transport>,
+    pub policy: Arc<dyn Policy>,
+    pub preaggregate: bool,
+    pub device: String,
+    pub budgets: BTreeMap<Rank, u32>,
+    /// One per rank; taken when the run begins.
+    pub seats: Vec<Seat>,
+    /// Accepts the peers' lanes until the wiring is dropped.
+    _lanes: LaneListener,
+}
+
+/// What one rank needs of its own.
+pub struct Seat {
+    pub rank: Rank,
+    pub part: Arc<PartStore>,
+    pub collective: Collective,
+    pub budget_rows: u32,
+    pub model: Box<dyn Trainable>,
+}
+
+/// Opens the parts, starts the owners, dials the peers, and opens lanes to all of them.
+pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
+    let Order { assignment, me, ip, parts_folder, manifest, node, hosted, supervisor } = order;
+    let config = Arc::new(assignment.config);
+    let deadline = config.deadline();
+    let machines = assignment.machines;
+    let own = machines.iter().find(|machine| machine.name == me.name).ok_or(WiringError::NoRank)?;
+    let policy = policy_by_name(&config.policy)?;
+    let budget: Budget = config.budget.parse()?;
+    set_threads(&config, own, &machines);
+
+    let settings = LaneSettings { deadline, ..LaneSettings::default() };
+    hosted.set_membership_epoch(assignment.membership_epoch);
+    let router = Arc::new(Router::new(Arc::clone(&hosted), deadline));
+    let mut parts = BTreeMap::new();
+    for rank in &own.ranks {
+        let part = Arc::new(PartStore::open(&parts_folder, *rank)?);
+        hosted.add_shard(Arc::new(PartShard::new(StoredShard(Arc::clone(&part)))));
+        hosted.add_inbox(Inbox::new(*rank, InboxLimits::default()));
+        parts.insert(*rank, part);
+    }
+    let lanes = LaneListener::bind(SocketAddr::new(ip, 0), Arc::clone(&hosted), settings.clone())
+        .await
+        .map_err(|source| WiringError::Listen { address: ip, source })?;
+    for part in &own.ranks {
+        let owner =
+            Owner { part: *part, membership_epoch: assignment.membership_epoch, address: lanes.local_addr(), hosted: Arc::clone(&hosted) };
+        Actor::spawn_linked(Some(format!("owner-{part}@{}", me.name)), owner, (), supervisor.clone())
+            .await
+            .map_err(|error| WiringError::Owner { part: *part, reason: error.to_string() })?;
+    }
+
+    // Machines dial those after them, so that no two dial each other.
+    for peer in machines.iter().filter(|machine| machine.name > me.name) {
+        node.dial(&peer.control_address, deadline).await?;
+    }
+    for peer in machines.iter().filter(|machine| machine.name != me.name) {
+        let client = open_lanes(peer, &me, assignment.membership_epoch, &hosted, &settings).await?;
+        router.attach(&Arc::new(client), peer.ranks.iter().copied(), peer.ranks.iter().copied());
+    }
+
+    let transport: Arc<dyn Transport> = router;
+    let book = Arc::new(manifest.book.clone());
+    let mut hosts = vec![String::new(); usize::from(book.parts())];
+    for machine in &machines {
+        machine.ranks.iter().for_each(|rank| hosts[usize::from(*rank)].clone_from(&machine.name));
+    }
+    let choice: DeviceChoice = config.device.parse()?;
+    let row_bytes = manifest.features * RowType::F32.bytes();
+    let mut seats = Vec::new();
+    let mut budgets = BTreeMap::new();
+    let mut device_name = String::new();
+    let mut on_gpu = false;
+    for (local, (rank, part)) in parts.into_iter().enumerate() {
+        let device = Device::probe(choice, local as u32)?;
+        tracing::info!("rank {rank} trains on {device}: {}", device.reason());
+        device_name = device.to_string();
+        on_gpu |= device.cuda_index().is_some();
+        let model = build_model(device, &config, &manifest).await?;
+        let asked = budget.rows(row_bytes, book.remote_nodes(rank));
+        let budget_rows = policy.budget_rows(&book, rank, asked);
+        budgets.insert(rank, budget_rows);
+        let Some(inbox) = hosted.inbox(rank) else { return Err(WiringError::NoRank) };
+        let collective = Collective::new(rank, hosts.clone(), Arc::clone(&transport), inbox, deadline)?;
+        seats.push(Seat { rank, part, collective, budget_rows, model });
+    }
+    let preaggregate = match config.preaggregate {
+        Preaggregate::On => true,
+        Preaggregate::Off => false,
+        Preaggregate::Auto => on_gpu || PREAGGREGATE_ON_CPU,
+    };
+    Ok(Wiring {
+        steps: step_counts(&manifest, config.batch_size),
+        graph_hash: parse_hash(&manifest.graph_hash)?,
+        config,
+        book,
+        transport,
+        policy,
+        preaggregate,
+        device: device_name,
+        budgets,
+        seats,
+        _lanes: lanes,
+    })
+}
+
+/// On the CPU the mean costs the same wherever it is taken, but the loader need not write the gathered rows first.
+const PREAGGREGATE_ON_CPU: bool = true;
+
+/// Lanes to `peer`, with tickets from the owner of one of its parts.
+async fn open_lanes(
+    peer: &MachineInfo,
+    me: &MachineId,
+    membership_epoch: u64,
+    hosted: &Arc<Hosted>,
+    settings: &LaneSettings,
+) -> Result<LaneClient, WiringError> {
+    let Some(part) = peer.ranks.first().copied() else { return Err(WiringError::NoRank) };
+    let who = format!("the owner of part {part} on machine {}", peer.name);
+    let cell = control::wait_for_member(&control::owner_group(part), &who, settings.deadline).await?;
+    let tickets = OwnerTickets {
+        owner: owner_ref(cell),
+        from: me.clone(),
+        membership_epoch,
+        deadline: settings.deadline,
+    };
+    let refused = |reason| WiringError::NoLane { part, machine: peer.name.clone(), reason };
+    let address = tickets.address().await.map_err(refused)?;
+    Ok(LaneClient::connect(peer.name.clone(), address, tickets, Arc::clone(hosted), settings.clone()).await?)
+}
+
+/// Builds the model off the runtime's threads: a GPU back end takes its time.
+async fn build_model(
+    device: Device,
+    config: &TrainConfig,
+    manifest: &PartsManifest,
+) -> Result<Box<dyn Trainable>, WiringError> {
+    let model = ModelConfig {
+        features: manifest.features,
+        hidden: config.hidden,
+        layers: config.fanouts.len(),
+        classes: manifest.classes as usize,
+        dropout: config.dropout,
+        learning_rate: config.lr,
+    };
+    let seed = config.seed;
+    let built = tokio::task::spawn_blocking(move || greengnn_model::layers::build(&device, &model, seed)).await;
+    match built {
+        Ok(model) => Ok(model?),
+        Err(error) => Err(WiringError::Layer(LayerError::Backend(error.to_string()))),
+    }
+}
+
+/// Steps of every purpose: the maximum over ranks.
+pub fn step_counts(manifest: &PartsManifest, batch_size: u32) -> StepCounts {
+    let of = |seeds: fn(&greengnn_model::store::PartSummary) -> u32| {
+        let counts: Vec<u32> = manifest.parts.iter().map(seeds).collect();
+        steps(&counts, batch_size)
+    };
+    StepCounts { train: of(|part| part.train), valid: of(|part| part.valid), test: of(|part| part.test) }
+}
+
+/// Compute threads of this process: what was asked for, or this machine's share of the host's cores.
+fn set_threads(config: &TrainConfig, own: &MachineInfo, machines: &[MachineInfo]) {
+    let on_this_host = machines.iter().filter(|machine| machine.boot_id == own.boot_id).count().max(1);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = config.threads.map_or_else(|| (cores / on_this_host).max(1), |threads| threads as usize);
+    if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
+        tracing::debug!("the compute threads of this process were set before: {error}");
+    }
+}
+
+fn parse_hash(text: &str) -> Result<[u8; 32], WiringError> {
+    let bad = || WiringError::BadHash(text.to_owned());
+    if text.len() != 64 || !text.is_ascii() {
+        return Err(bad());
+    }
+    let mut hash = [0; 32];
+    for (byte, digits) in hash.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        let digits = std::str::from_utf8(digits).map_err(|_| bad())?;
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| bad())?;
+    }
+    Ok(hash)
+}
