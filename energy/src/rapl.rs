@@ -10,6 +10,7 @@
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::counter::{CounterRange, CounterTotal, DEFAULT_POWER_CAP_W, Unwrapper};
@@ -40,6 +41,10 @@ const OVER_LIMIT: f64 = 1.5;
 /// A counter that has not moved for so long measures nothing: a processor is never without power.
 const NEVER_MOVES_AFTER_S: f64 = 10.0;
 
+/// Further tries of the first reading of a zone, and the pause before each.
+const FIRST_READ_RETRIES: u32 = 5;
+const FIRST_READ_PAUSE: Duration = Duration::from_millis(2);
+
 /// One zone of the tree and its energy.
 #[derive(Debug)]
 struct Zone {
@@ -67,9 +72,22 @@ impl Zone {
             file,
             total: CounterTotal::new(unwrapper),
         };
-        zone.read()
+        zone.read_patiently()
             .map_err(|error| RaplUnavailable::of_file(&zone.path, &error))?;
         Ok(zone)
+    }
+
+    /// Reads the counter, a few times if it fails: one that is just being written decides nothing about a whole run.
+    fn read_patiently(&self) -> std::io::Result<u64> {
+        let mut answer = self.read();
+        for _ in 0..FIRST_READ_RETRIES {
+            if answer.is_ok() {
+                break;
+            }
+            std::thread::sleep(FIRST_READ_PAUSE);
+            answer = self.read();
+        }
+        answer
     }
 
     /// The counter now, in microjoules.

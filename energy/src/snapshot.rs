@@ -84,7 +84,8 @@ pub struct EnergySnapshot {
 impl EnergySnapshot {
     /// The energy of the window from `earlier` to `self`, two snapshots of one meter.
     ///
-    /// Snapshots of different meters, or in the wrong order, have no figures in common: every domain is then unavailable.
+    /// Snapshots of different meters, or in the wrong order, have no figures in common: every domain is then unavailable, and the
+    /// CPU seconds are those that the later process has used since it started.
     pub fn since(&self, earlier: &EnergySnapshot) -> EnergyReading {
         let duration_s = self.at_s - earlier.at_s;
         let same_meter = self.host == earlier.host && self.started_s == earlier.started_s && duration_s >= 0.0;
@@ -111,7 +112,10 @@ impl EnergySnapshot {
             host: self.host.clone(),
             domains: domains.into_values().collect(),
             duration_s: duration_s.max(0.0),
-            cpu_s: (self.process.cpu_s - earlier.process.cpu_s).max(0.0),
+            cpu_s: match same_meter {
+                true => (self.process.cpu_s - earlier.process.cpu_s).max(0.0),
+                false => self.process.cpu_s,
+            },
         }
     }
 }

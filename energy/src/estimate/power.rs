@@ -1,56 +1,96 @@
 //! How much power a hardware thread draws at a load.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 /// Load and share of the way from idle to full power: the curve of Boavizta, (P - 0.12) / (1.02 - 0.12), rounded.
 const LOAD_CURVE: [(f64, f64); 4] = [(0.0, 0.0), (0.1, 0.22), (0.5, 0.70), (1.0, 1.0)];
 
-/// Watts per hardware thread by CPU generation, from the SPECpower_ssj2008 table of Cloud Carbon Footprint (Apache-2.0).
-const KNOWN: [(&str, &[(&str, u32, u32, u32, u32)], CpuPower); 5] = [
-    (
+/// A generation of CPUs, as `/proc/cpuinfo` names it.
+struct Generation {
+    name: &'static str,
+    vendor: &'static str,
+    family: u32,
+    models: &'static [u32],
+    steppings: RangeInclusive<u32>,
+    power: CpuPower,
+}
+
+/// Watts per hardware thread, from the SPECpower_ssj2008 table of Cloud Carbon Footprint (Apache-2.0).
+const GENERATIONS: [Generation; 5] = [
+    intel(
         "Haswell",
-        &[("GenuineIntel", 6, 63, 0, u32::MAX)],
+        &[63],
+        0..=u32::MAX,
         CpuPower {
             idle_w: 1.90,
             full_w: 6.01,
         },
     ),
-    (
+    intel(
         "Broadwell",
-        &[
-            ("GenuineIntel", 6, 79, 0, u32::MAX),
-            ("GenuineIntel", 6, 86, 0, u32::MAX),
-        ],
+        &[79, 86],
+        0..=u32::MAX,
         CpuPower {
             idle_w: 0.71,
             full_w: 3.69,
         },
     ),
-    (
+    // Model 85 with a smaller stepping is Skylake.
+    intel(
         "Cascade Lake",
-        &[("GenuineIntel", 6, 85, 5, 7)],
+        &[85],
+        5..=7,
         CpuPower {
             idle_w: 0.64,
             full_w: 3.97,
         },
     ),
-    (
+    epyc(
         "EPYC of the first generation",
-        &[("AuthenticAMD", 23, 1, 0, u32::MAX)],
+        &[1],
         CpuPower {
             idle_w: 0.82,
             full_w: 2.55,
         },
     ),
-    (
+    epyc(
         "EPYC of the second generation",
-        &[("AuthenticAMD", 23, 49, 0, u32::MAX)],
+        &[49],
         CpuPower {
             idle_w: 0.474,
             full_w: 1.693,
         },
     ),
 ];
+
+const fn intel(
+    name: &'static str,
+    models: &'static [u32],
+    steppings: RangeInclusive<u32>,
+    power: CpuPower,
+) -> Generation {
+    Generation {
+        name,
+        vendor: "GenuineIntel",
+        family: 6,
+        models,
+        steppings,
+        power,
+    }
+}
+
+const fn epyc(name: &'static str, models: &'static [u32], power: CpuPower) -> Generation {
+    Generation {
+        name,
+        vendor: "AuthenticAMD",
+        family: 23,
+        models,
+        steppings: 0..=u32::MAX,
+        power,
+    }
+}
 
 /// Power of one hardware thread, its share of the package included.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,18 +122,18 @@ impl CpuPower {
             })
         };
         let number = |name: &str| field(name).and_then(|value| value.parse::<u32>().ok());
-        if let (Some(vendor), Some(family), Some(model)) = (field("vendor_id"), number("cpu family"), number("model")) {
-            let stepping = number("stepping").unwrap_or(0);
-            for (name, models, power) in &KNOWN {
-                let is_it = |&(v, f, m, from, to): &(&str, u32, u32, u32, u32)| {
-                    v == vendor && f == family && m == model && (from..=to).contains(&stepping)
-                };
-                if models.iter().any(is_it) {
-                    return (*power, (*name).to_owned());
-                }
-            }
+        let (vendor, family, model) = (field("vendor_id"), number("cpu family"), number("model"));
+        let stepping = number("stepping").unwrap_or(0);
+        let known = GENERATIONS.iter().find(|generation| {
+            vendor == Some(generation.vendor)
+                && family == Some(generation.family)
+                && model.is_some_and(|model| generation.models.contains(&model))
+                && generation.steppings.contains(&stepping)
+        });
+        match known {
+            Some(generation) => (generation.power, generation.name.to_owned()),
+            None => (Self::GENERIC, "a generic server".to_owned()),
         }
-        (Self::GENERIC, "a generic server".to_owned())
     }
 }
 
