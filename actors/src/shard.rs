@@ -167,8 +167,17 @@ pub struct WireLedger {
 }
 
 impl WireLedger {
-    pub(crate) fn wrote(&self, period: Period, bytes: u64) {
+    pub(crate) fn charge(&self, period: Period, bytes: u64) {
         *lock(&self.written).entry(period).or_default() += bytes;
+    }
+
+    /// Undoes a charge, or a part of it.
+    pub(crate) fn take_back(&self, period: Period, bytes: u64) {
+        if bytes > 0 {
+            let mut written = lock(&self.written);
+            let entry = written.entry(period).or_default();
+            *entry = entry.saturating_sub(bytes);
+        }
     }
 
     pub(crate) fn rows_arrived(&self, caller: Caller, bytes: u64) {

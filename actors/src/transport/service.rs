@@ -254,9 +254,8 @@ impl Service {
     }
 
     async fn send(&self, stream: &mut Stream, period: Period, frame: &[u8]) -> Result<(), Fault> {
-        let (written, result) = link::write_all(stream.get_mut(), frame, self.settings.deadline).await;
-        self.hosted.wire().wrote(period, written);
-        result
+        let wire = self.hosted.wire();
+        link::write_all(stream.get_mut(), frame, self.settings.deadline, wire, period).await
     }
 }
 
