@@ -167,8 +167,17 @@ pub struct WireLedger {
 }
 
 impl WireLedger {
-    pub(crate) fn wrote(&self, period: Period, bytes: u64) {
+    pub(crate) fn charge(&self, period: Period, bytes: u64) {
         *lock(&self.written).entry(period).or_default() += bytes;
+    }
+
+    /// Undoes a charge, or a part of it.
+    pub(crate) fn take_back(&self, period: Period, bytes: u64) {
+        if bytes > 0 {
+            let mut written = lock(&self.written);
+            let entry = written.entry(period).or_default();
+            *entry = entry.saturating_sub(bytes);
+        }
     }
 
     pub(crate) fn rows_arrived(&self, caller: Caller, bytes: u64) {
@@ -275,4 +284,57 @@ impl ShardData for MemoryShard {
 /// A lock whose data stay sound when a holder panicked, since every change under it is a single step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use greengnn_model::counters::Phase;
+
+    use super::*;
+
+    fn caller(epoch: u32) -> Caller {
+        Caller {
+            rank: 2,
+            period: Period {
+                epoch,
+                phase: Phase::Evaluation,
+            },
+        }
+    }
+
+    #[test]
+    fn ledgers_count_by_rank_and_period_and_nothing_that_is_refused() {
+        let shard = PartShard::new(MemoryShard::new(1, 2, vec![0.0; 8]).unwrap());
+        shard.admit_rows(caller(1), &[0, 3, 3]).unwrap();
+        shard.admit_rows(caller(2), &[]).unwrap();
+        let refused = shard.admit_rows(caller(1), &[0, 4]).unwrap_err();
+        assert_eq!(
+            refused,
+            "row 4 (number 1 of the request) is outside part 1, which has 4 rows"
+        );
+        let first = Served {
+            feature_requests: 1,
+            feature_rows: 3,
+            sample_requests: 0,
+        };
+        let second = Served {
+            feature_rows: 0,
+            ..first
+        };
+        let expected = BTreeMap::from([((2, caller(1).period), first), ((2, caller(2).period), second)]);
+        assert_eq!(shard.served().snapshot(), expected);
+        assert_eq!(shard.served().of(3, caller(1).period), Served::default());
+    }
+
+    #[test]
+    fn values_that_are_no_rows_and_lists_that_are_not_one_per_row_are_refused() {
+        assert!(MemoryShard::new(0, 3, vec![0.0; 4]).is_err());
+        assert!(MemoryShard::new(0, 0, Vec::new()).is_err());
+        let shard = MemoryShard::new(0, 3, vec![0.0; 6]).unwrap();
+        assert!(shard.clone().with_neighbors(0, &[vec![1]]).is_err());
+        let shard = shard.with_neighbors(7, &[vec![1, 2], vec![]]).unwrap();
+        assert_eq!(shard.topology().first, 7);
+        assert_eq!(shard.topology().row(0), [1, 2]);
+        assert!(shard.topology().row(1).is_empty());
+    }
 }

@@ -15,6 +15,23 @@
 //!    [`TransportError::NoAnswer`], which names the peer.
 //! 6. **Parcels keep their order** between two ranks, and are delivered once.
 //! 7. **Memory is bounded.** In-flight bytes per peer stay below a stated limit, however many requests wait.
+//!
+//! # The transport of a run
+//!
+//! A machine has one [`Hosted`] (its parts, the inboxes of its ranks, its tickets), one [`Router`], which is the
+//! [`Transport`] that everybody asks, and one [`LaneListener`], at which the others ask it. What the machine hosts itself
+//! is served in place. Everything else goes over the [`LaneClient`] of the peer that has it:
+//!
+//! ```text
+//! Router -> PartShard, Inbox                                          hosted here
+//!        -> LaneClient ==lanes (TCP)==> LaneListener -> PartShard, Inbox   hosted there
+//! ```
+//!
+//! A lane is a TCP connection that was opened with a single-use [`Ticket`] (`hello.rs`) and then carries frames
+//! (`frame.rs`). A peer is reached over a few lanes for rows, each with one request in service, one for neighbour samples
+//! and one for parcels, so that no gradient waits behind megabytes of rows. A reply of rows comes in frames of at most
+//! [`LaneSettings::chunk_bytes`], each handed to the sink and forgotten: in flight are one frame per lane at the asker, one
+//! frame and one request per lane at the owner, and in inboxes what [`InboxLimits`] allow.
 
 mod client;
 pub mod conformance;

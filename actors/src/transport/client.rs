@@ -177,9 +177,15 @@ impl Dialer {
             machine: self.local.machine().clone(),
             membership_epoch,
         };
-        let (written, result) = link::write_all(&mut stream, &hello.encode(), settings.hello_timeout).await;
-        self.local.wire().wrote(GREETING_PERIOD, written);
-        result?;
+        let wire = self.local.wire();
+        link::write_all(
+            &mut stream,
+            &hello.encode(),
+            settings.hello_timeout,
+            wire,
+            GREETING_PERIOD,
+        )
+        .await?;
         let mut head = [0; Welcome::HEAD_BYTES];
         link::read_exact(&mut stream, &mut head, settings.hello_timeout).await?;
         let mut text = vec![0; Welcome::text_bytes(&head)?];
@@ -394,12 +400,12 @@ impl Lane {
         self.next_request += 1;
         let id = self.next_request;
         finish_frame(&mut self.request, kind, id, 0, self.checksums);
-        let (written, result) = link::write_all(self.stream.get_mut(), &self.request, dialer.settings.deadline).await;
-        dialer.local.wire().wrote(period, written);
+        let (deadline, wire) = (dialer.settings.deadline, dialer.local.wire());
+        let written = link::write_all(self.stream.get_mut(), &self.request, deadline, wire, period).await;
         if self.request.capacity() > KEPT_BYTES {
             self.request = Vec::new();
         }
-        result.map(|()| id)
+        written.map(|()| id)
     }
 
     /// The header of a frame that answers request `id`; a refusal is read in full and becomes an error.

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use greengnn_model::counters::Period;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -12,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::frame::{FrameHeader, HEADER_BYTES, ProtocolError};
+use crate::shard::WireLedger;
 
 /// Bytes that are handed to the kernel, or asked of it, under one deadline.
 pub(crate) const STRIDE: usize = 1 << 20;
@@ -60,23 +62,50 @@ pub(crate) fn configure(stream: &TcpStream, silence: Duration) -> io::Result<()>
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// Writes all of `bytes`; each stride must be taken within `deadline`. Returns, also on failure, what was written.
+/// Writes all of `bytes`, charged to `period`; each stride must be taken within `deadline`.
 pub(crate) async fn write_all(
     stream: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
     deadline: Duration,
-) -> (u64, Result<(), Fault>) {
-    let mut written = 0;
-    while written < bytes.len() {
-        let stride = &bytes[written..bytes.len().min(written + STRIDE)];
+    wire: &WireLedger,
+    period: Period,
+) -> Result<(), Fault> {
+    let mut charge = Charge::new(wire, period, bytes.len());
+    while charge.unwritten > 0 {
+        let start = bytes.len() - charge.unwritten;
+        let stride = &bytes[start..bytes.len().min(start + STRIDE)];
         match timeout(deadline, stream.write(stride)).await {
-            Err(_) => return (written as u64, Err(Fault::Deadline(deadline))),
-            Ok(Err(error)) => return (written as u64, Err(error.into())),
-            Ok(Ok(0)) => return (written as u64, Err(Fault::Closed)),
-            Ok(Ok(count)) => written += count,
+            Err(_) => return Err(Fault::Deadline(deadline)),
+            Ok(Ok(0)) => return Err(Fault::Closed),
+            Ok(count) => charge.unwritten -= count?,
         }
     }
-    (written as u64, Ok(()))
+    Ok(())
+}
+
+/// Bytes that are charged before they are written, so that whoever has read them finds them counted. What was not
+/// written, because of a failure or because the writer was dropped, is taken back.
+struct Charge<'a> {
+    wire: &'a WireLedger,
+    period: Period,
+    unwritten: usize,
+}
+
+impl<'a> Charge<'a> {
+    fn new(wire: &'a WireLedger, period: Period, bytes: usize) -> Self {
+        wire.charge(period, bytes as u64);
+        Self {
+            wire,
+            period,
+            unwritten: bytes,
+        }
+    }
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        self.wire.take_back(self.period, self.unwritten as u64);
+    }
 }
 
 /// Fills `bytes`; each stride must come within `deadline`.

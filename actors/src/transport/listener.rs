@@ -151,9 +151,8 @@ impl Door {
                 reason: reason.clone(),
             },
         };
-        let (written, result) = link::write_all(stream, &welcome.encode(), self.settings.hello_timeout).await;
-        self.hosted.wire().wrote(GREETING_PERIOD, written);
-        result?;
+        let (wire, deadline) = (self.hosted.wire(), self.settings.hello_timeout);
+        link::write_all(stream, &welcome.encode(), deadline, wire, GREETING_PERIOD).await?;
         if checked.is_err() {
             link::linger(stream).await;
         }

@@ -70,9 +70,9 @@ impl ParcelLane {
         let rest = if joined { &[][..] } else { &parcel.payload[..] };
         for bytes in [&frame[..], rest] {
             for stride in bytes.chunks(link::STRIDE) {
-                let (written, result) = link::write_all(&mut writer, stride, settings.deadline).await;
-                dialer.local.wire().wrote(parcel.period, written);
-                result.map_err(|fault| self.explain(fault))?;
+                let wire = dialer.local.wire();
+                let written = link::write_all(&mut writer, stride, settings.deadline, wire, parcel.period).await;
+                written.map_err(|fault| self.explain(fault))?;
                 self.progress.note();
             }
         }

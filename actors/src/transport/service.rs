@@ -1,12 +1,13 @@
 //! What happens on one accepted lane: requests are answered one after the other, or parcels are put into inboxes.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use greengnn_model::book::PartId;
 use greengnn_model::counters::Period;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::{spawn_blocking, yield_now};
 
 use super::frame::{
     FrameHeader, FrameKind, MAX_REASON_BYTES, ParcelHead, ProtocolError, RefusalCode, RowsRequest, SampleRequest,
@@ -19,6 +20,9 @@ use crate::shard::PartShard;
 
 /// Buffers larger than this are given back after the request that needed them.
 const KEPT_BYTES: usize = 4 << 20;
+
+/// A frame of rows in memory is made in a tenth of this.
+const SLOW_FRAME: Duration = Duration::from_millis(5);
 
 /// How one lane is served.
 pub(super) struct Service {
@@ -52,7 +56,7 @@ impl Service {
     /// Answers requests until the peer closes the lane.
     pub async fn answer(&self, mut stream: Stream) -> Result<(), Fault> {
         let mut body = Vec::new();
-        let mut chunk = Vec::new();
+        let mut scratch = Scratch::default();
         while let Some(header) = link::next_header(&mut stream, self.settings.deadline).await? {
             header.limit(self.settings.max_request_bytes)?;
             link::read_body(&mut stream, &mut body, header.body_bytes, self.settings.deadline).await?;
@@ -60,12 +64,12 @@ impl Service {
             match header.kind {
                 FrameKind::RowsRequest => {
                     let request = RowsRequest::parse(&body)?;
-                    self.answer_rows(&mut stream, header.request, request, &mut chunk)
+                    self.answer_rows(&mut stream, header.request, request, &mut scratch)
                         .await?;
                 }
                 FrameKind::SampleRequest => {
                     let request = SampleRequest::parse(&body)?;
-                    self.answer_sample(&mut stream, header.request, request, &mut chunk)
+                    self.answer_sample(&mut stream, header.request, request, &mut scratch.frame)
                         .await?;
                 }
                 kind => return Err(ProtocolError::Unexpected { kind }.into()),
@@ -82,7 +86,7 @@ impl Service {
         stream: &mut Stream,
         id: u64,
         request: RowsRequest,
-        spare: &mut Vec<u8>,
+        scratch: &mut Scratch,
     ) -> Result<(), Fault> {
         let RowsRequest { caller, owner, rows } = request;
         let admitted = self
@@ -102,22 +106,13 @@ impl Service {
             id,
             rows,
         };
-        if reply.frames() == 1 {
-            reply.fill(0, spare);
-            return self.send(stream, caller.period, spare).await;
-        }
-        // Rows may have to come from disk: they are gathered off the runtime's threads, one frame ahead of the socket.
         let reply = Arc::new(reply);
-        let mut gathering = Some(RowReply::fill_apart(&reply, 0, std::mem::take(spare)));
-        let mut next = 1;
-        while let Some(gathered) = gathering.take() {
-            let frame = gathered.await.map_err(|error| Fault::Internal(error.to_string()))?;
-            if next < reply.frames() {
-                gathering = Some(RowReply::fill_apart(&reply, next, std::mem::take(spare)));
-                next += 1;
+        for index in 0..reply.frames() {
+            scratch.fill(&reply, index).await?;
+            self.send(stream, caller.period, &scratch.frame).await?;
+            if index > 0 {
+                yield_now().await;
             }
-            self.send(stream, caller.period, &frame).await?;
-            *spare = frame;
         }
         Ok(())
     }
@@ -259,9 +254,8 @@ impl Service {
     }
 
     async fn send(&self, stream: &mut Stream, period: Period, frame: &[u8]) -> Result<(), Fault> {
-        let (written, result) = link::write_all(stream.get_mut(), frame, self.settings.deadline).await;
-        self.hosted.wire().wrote(period, written);
-        result
+        let wire = self.hosted.wire();
+        link::write_all(stream.get_mut(), frame, self.settings.deadline, wire, period).await
     }
 }
 
@@ -292,13 +286,31 @@ impl RowReply {
         }
         finish_frame(frame, FrameKind::Rows, self.id, width as u32, self.checksums);
     }
+}
 
-    /// [`fill`](Self::fill) on a thread that may block.
-    fn fill_apart(reply: &Arc<Self>, index: usize, mut frame: Vec<u8>) -> JoinHandle<Vec<u8>> {
-        let reply = Arc::clone(reply);
-        spawn_blocking(move || {
-            reply.fill(index, &mut frame);
-            frame
-        })
+/// The frame that is being made on a lane, and how long making one takes.
+#[derive(Default)]
+struct Scratch {
+    frame: Vec<u8>,
+    slow: bool,
+}
+
+impl Scratch {
+    /// Makes frame `index` of `reply`. Rows in memory are gathered here and now, which takes the least CPU time. Rows
+    /// that come from disk would hold up a thread of the runtime: once a frame was slow, the next are made elsewhere.
+    async fn fill(&mut self, reply: &Arc<RowReply>, index: usize) -> Result<(), Fault> {
+        let started = Instant::now();
+        if self.slow {
+            let (reply, mut frame) = (Arc::clone(reply), std::mem::take(&mut self.frame));
+            let filling = spawn_blocking(move || {
+                reply.fill(index, &mut frame);
+                frame
+            });
+            self.frame = filling.await.map_err(|error| Fault::Internal(error.to_string()))?;
+        } else {
+            reply.fill(index, &mut self.frame);
+        }
+        self.slow = started.elapsed() > SLOW_FRAME;
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@ pub const MAX_ROW_WIDTH: usize = 1 << 20;
 
 /// Limits and deadlines of lanes; the same on every machine of a run.
 ///
-/// Memory per peer is bounded by them: a client holds one chunk per lane, a server two chunks and one request per
+/// Memory per peer is bounded by them: a client holds one chunk per lane, a server one chunk and one request per
 /// connection, and a receiver of parcels what its [`Inbox`](super::Inbox) admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneSettings {

@@ -3,14 +3,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greengnn_model::counters::{Period, Phase};
+use greengnn_model::sampling::Topology;
 use tokio::net::TcpListener;
 
 use super::conformance::{Silent, Subject, check};
 use super::testing::{Machine, V4, V6, settings, shard};
 use super::*;
+use crate::shard::{MemoryShard, PartShard, ShardData};
 
 mod hostile;
 mod limits;
+mod violations;
 
 /// Bytes of a row of [`shard`]s in these tests.
 const WIDTH: usize = 33;
@@ -268,4 +271,46 @@ async fn a_dropped_listener_frees_its_port_and_ends_its_connections() {
     }
     let broken = client.fetch_rows(caller(), 0, &[], &mut Rows::default()).await;
     assert!(matches!(broken, Err(TransportError::Broken { .. })), "{broken:?}");
+}
+
+/// Rows that take their time, as from a disk.
+struct SlowRows(MemoryShard);
+
+impl ShardData for SlowRows {
+    fn part(&self) -> PartId {
+        self.0.part()
+    }
+
+    fn rows(&self) -> u32 {
+        self.0.rows()
+    }
+
+    fn width(&self) -> usize {
+        self.0.width()
+    }
+
+    fn row(&self, row: u32) -> &[f32] {
+        std::thread::sleep(Duration::from_millis(6));
+        self.0.row(row)
+    }
+
+    fn topology(&self) -> Topology<'_> {
+        self.0.topology()
+    }
+}
+
+#[tokio::test]
+async fn rows_from_a_slow_disk_arrive_in_order() {
+    let tiny = LaneSettings {
+        chunk_bytes: 8,
+        ..settings()
+    };
+    let serving = Machine::start("serving", V4, tiny.clone()).await;
+    let data = MemoryShard::new(0, 2, (0..20).map(|value| value as f32).collect()).unwrap();
+    serving.hosted.add_shard(Arc::new(PartShard::new(SlowRows(data))));
+    let asking = Machine::start("asking", V4, tiny).await;
+    let client = asking.connect(&serving).await.unwrap();
+    let mut rows = Rows::default();
+    client.fetch_rows(caller(), 0, &[4, 0, 9, 9], &mut rows).await.unwrap();
+    assert_eq!(rows.0, [8.0, 9.0, 0.0, 1.0, 18.0, 19.0, 18.0, 19.0]);
 }

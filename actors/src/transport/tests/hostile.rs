@@ -121,6 +121,10 @@ async fn replies_that_do_not_fit_the_question_break_the_lane() {
             "a frame for another kind of request",
             header(|header| header.kind = FrameKind::Samples),
         ),
+        (
+            "damaged rows",
+            [header(|header| header.checksum = Some(1)), good[24..].to_vec()].concat(),
+        ),
         ("half a row", rows_frame(2, &[1.0, 2.0, 3.0])),
         ("three rows", rows_frame(2, &[0.0; 6])),
         ("a frame of no rows", rows_frame(2, &[])),
