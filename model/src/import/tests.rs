@@ -18,6 +18,9 @@ struct DataSet {
     folder: tempfile::TempDir,
 }
 
+/// The members of an archive, without `.npy`.
+type Members = BTreeMap<&'static str, Vec<u8>>;
+
 const EDGES: [(u32, u32); 4] = [(0, 1), (1, 2), (0, 2), (3, 4)];
 
 impl DataSet {
@@ -63,7 +66,7 @@ impl DataSet {
     }
 
     /// Replaces dense features by an archive of these members.
-    fn archive(&self, members: &BTreeMap<&str, Vec<u8>>, method: CompressionMethod) {
+    fn archive(&self, members: &Members, method: CompressionMethod) {
         if self.path("node-feat.npy").exists() {
             self.remove("node-feat.npy");
         }
@@ -124,7 +127,7 @@ fn format_member(format: &str) -> Vec<u8> {
 }
 
 /// The features of [`DataSet::new`] as a sparse matrix: row 0 has no entry in its first column.
-fn sparse_members() -> BTreeMap<&'static str, Vec<u8>> {
+fn sparse_members() -> Members {
     let values: Vec<f64> = (1..12).map(|index| f64::from(index) * 0.5).collect();
     BTreeMap::from([
         ("format", format_member("csr")),
@@ -656,7 +659,7 @@ fn wider_sparse_features_are_reduced() {
 
 #[test]
 fn bad_archives_are_refused_with_member_row_and_value() {
-    let refusal = |change: &dyn Fn(&mut BTreeMap<&'static str, Vec<u8>>)| {
+    let refusal = |change: &dyn Fn(&mut Members)| {
         let data = DataSet::new();
         let mut members = sparse_members();
         change(&mut members);

@@ -24,9 +24,10 @@ impl fmt::Display for Number {
 
 impl Number {
     /// Reads one value from its bytes, of which there must be `dtype.size()`; missing ones read as zero.
+    #[inline(always)]
     pub(super) fn from_bytes(dtype: Dtype, bytes: &[u8]) -> Self {
         let mut wide = [0u8; 8];
-        let size = bytes.len().min(8);
+        let size = dtype.size().min(bytes.len());
         wide[..size].copy_from_slice(&bytes[..size]);
         let bits = u64::from_le_bytes(wide);
         match dtype {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::{FromNumber, Header, NpyError, Number, Place};
+use super::{Dtype, FromNumber, Header, NpyError, Number, Place};
 
 /// Bytes that are read at a time.
 const BUFFER: usize = 1 << 18;
@@ -139,21 +139,36 @@ impl<R: Read> ArrayReader<R> {
     }
 
     fn convert<T: FromNumber>(&self, values: &mut Vec<T>) -> Result<(), NpyError> {
-        let dtype = self.header.dtype;
+        // One loop per type: with the type known, the compiler reduces a value to a load and a check.
+        macro_rules! by_type {
+            ($($dtype:ident),*) => {
+                match self.header.dtype {
+                    $(Dtype::$dtype => self.convert_from(Dtype::$dtype, values),)*
+                }
+            };
+        }
+        by_type!(Bool, U8, U16, U32, U64, I8, I16, I32, I64, F16, F32, F64)
+    }
+
+    #[inline(always)]
+    fn convert_from<T: FromNumber>(&self, dtype: Dtype, values: &mut Vec<T>) -> Result<(), NpyError> {
         for (index, bytes) in self.raw.chunks_exact(dtype.size()).enumerate() {
             let number = Number::from_bytes(dtype, bytes);
             match T::from_number(number) {
                 Some(value) => values.push(value),
-                None => {
-                    return Err(NpyError::Value {
-                        path: self.path.clone(),
-                        place: self.place(self.taken + index),
-                        value: number.to_string(),
-                        problem: T::WANTED.to_owned(),
-                    });
-                }
+                None => return Err(self.unfit(index, number, T::WANTED)),
             }
         }
         Ok(())
+    }
+
+    #[cold]
+    fn unfit(&self, index: usize, number: Number, wanted: &str) -> NpyError {
+        NpyError::Value {
+            path: self.path.clone(),
+            place: self.place(self.taken + index),
+            value: number.to_string(),
+            problem: wanted.to_owned(),
+        }
     }
 }
