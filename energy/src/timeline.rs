@@ -53,7 +53,8 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// `resolution_s` is the length of an interval to begin with; no domain ever holds more than `most_points` (at least 2).
+    /// `resolution_s` is the length of an interval to begin with; no domain ever holds more than `most_points` (at
+    /// least 2).
     pub fn new(host: &str, unix_offset_s: f64, resolution_s: f64, most_points: usize) -> Self {
         Self {
             host: host.to_owned(),

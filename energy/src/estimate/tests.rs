@@ -27,7 +27,8 @@ impl Host {
         self.folder.path().join(name)
     }
 
-    /// Busy ticks so far, in user and system mode and in interrupts; idle, iowait and steal move too, and must not count.
+    /// Busy ticks so far, in user and system mode and in interrupts; idle, iowait and steal move too, and must not
+    /// count.
     fn busy(&self, ticks: u64) {
         let (system, irq) = (ticks / 2, ticks / 10);
         let user = ticks - system - irq;
