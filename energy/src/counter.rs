@@ -1,12 +1,13 @@
 //! From raw readings to joules.
 //!
-//! An energy counter is a register of 32 bits, scaled: it wraps, and a suspended or reloaded driver resets it. A power reading is
-//! a point, and points have holes between them. What cannot be known is a gap, never a guess and never 0.
+//! An energy counter is a register of 32 bits, scaled: it wraps, and a suspended or reloaded driver resets it. A power
+//! reading is a point, and points have holes between them. What cannot be known is a gap, never a guess and never 0.
 
 /// Power that no socket or board draws, in watts: more than this between two readings is a reset, not energy.
 pub const DEFAULT_POWER_CAP_W: f64 = 1000.0;
 
-/// A counter moves in updates of its own, so that two readings that lie close together may have much energy between them.
+/// A counter moves in updates of its own, so that two readings that lie close together may have much energy between
+/// them.
 const UPDATE_SLACK_S: f64 = 1.0;
 
 /// No counter goes round in a second, so that only a pause that is longer can hide a wrap.
@@ -53,9 +54,9 @@ pub enum Loss {
 
 /// Turns readings of a wrapping counter into energy.
 ///
-/// Between two readings `last` and `now` the energy is one of `d, d + range, d + 2 range, ...` with `d = (now - last) mod range`. The
-/// power cap decides: when only `d` needs less power than it, `d` is the energy; when none does the counter was reset; when several
-/// do, the energy is not known.
+/// Between two readings `last` and `now` the energy is one of `d, d + range, d + 2 range, ...` with `d = (now - last)
+/// mod range`. The power cap decides: when only `d` needs less power than it, `d` is the energy; when none does the
+/// counter was reset; when several do, the energy is not known.
 #[derive(Clone, Debug)]
 pub struct Unwrapper {
     range: CounterRange,
@@ -155,8 +156,8 @@ impl Gaps {
 
 /// The energy of a domain that has a counter.
 ///
-/// A reading that fails loses nothing by itself: the next one that succeeds has the energy since the last, unless a wrap may have
-/// passed unseen. Until then the gap is open.
+/// A reading that fails loses nothing by itself: the next one that succeeds has the energy since the last, unless a
+/// wrap may have passed unseen. Until then the gap is open.
 #[derive(Clone, Debug)]
 pub struct CounterTotal {
     unwrapper: Unwrapper,
@@ -365,7 +366,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any walk that no power cap forbids, read at any pace that no wrap can hide in, the sum is the true energy.
+        /// For any walk that no power cap forbids, read at any pace that no wrap can hide in, the sum is the true
+        /// energy.
         #[test]
         fn the_unwrapped_sum_is_the_true_energy(
             start in 0..RANGE,
@@ -385,7 +387,8 @@ mod tests {
             prop_assert_eq!(state.gap_s, 0.0);
         }
 
-        /// Whatever the counter does, what is claimed never exceeds what the power cap allows, and time is never counted twice.
+        /// Whatever the counter does, what is claimed never exceeds what the power cap allows, and time is never
+        /// counted twice.
         #[test]
         fn nonsense_never_becomes_energy(
             readings in prop::collection::vec((any::<u64>(), 0.0..500.0f64), 2..50),

@@ -1,11 +1,13 @@
 //! The energy of the processors from their use, for computers without a readable counter.
 //!
-//! `P = threads * (idle + (full - idle) * f(u))`, where `u` is the share of time that the hardware threads are busy and `f` the
-//! load curve of servers as Boavizta publishes it (0.12, 0.32, 0.75 and 1.02 of the thermal design power at 0, 10, 50 and 100 % load),
-//! scaled to run from 0 to 1. Expect 40 % of error either way. The figure is always called estimated.
+//! `P = threads * (idle + (full - idle) * f(u))`, where `u` is the share of time that the hardware threads are busy and
+//! `f` the load curve of servers as Boavizta publishes it (0.12, 0.32, 0.75 and 1.02 of the thermal design power at 0,
+//! 10, 50 and 100 % load), scaled to run from 0 to 1. Expect 40 % of error either way. The figure is always called
+//! estimated.
 //!
-//! Under a CPU quota the control group's share of the host is estimated from its own use; else the whole host. The domain's name says
-//! which, so that several processes that estimate one thing count it once. Memory and GPUs are not estimated.
+//! Under a CPU quota the control group's share of the host is estimated from its own use; else the whole host. The
+//! domain's name says which, so that several processes that estimate one thing count it once. Memory and GPUs are not
+//! estimated.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -64,7 +66,8 @@ impl CpuTime {
     }
 }
 
-/// Busy ticks in the first line of `/proc/stat`. Waiting for a disk is idle; time that a hypervisor gave to others is not ours.
+/// Busy ticks in the first line of `/proc/stat`. Waiting for a disk is idle; time that a hypervisor gave to others is
+/// not ours.
 fn busy_ticks(stat: &str) -> Option<u64> {
     let fields = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = fields
@@ -167,8 +170,8 @@ impl CpuEstimate {
 
     /// Adds the busy seconds that were read at `now_s`.
     ///
-    /// The load curve is concave, so that the energy of an unfinished interval grows with time and with use: a running sum never
-    /// falls when an interval is looked at early.
+    /// The load curve is concave, so that the energy of an unfinished interval grows with time and with use: a running
+    /// sum never falls when an interval is looked at early.
     fn advance(&mut self, busy_s: f64, now_s: f64) {
         let (start_busy_s, start_s) = *self.interval_start.get_or_insert((busy_s, now_s));
         let elapsed_s = now_s - start_s;

@@ -2,13 +2,14 @@
 //!
 //! In the order in which energy meets them:
 //!
-//! - [`rapl`] reads the processor's energy counters from the kernel's powercap tree, [`nvml`] those of NVIDIA GPUs, and [`estimate`]
-//!   computes a figure from CPU use where there is no counter.
+//! - [`rapl`] reads the processor's energy counters from the kernel's powercap tree, [`nvml`] those of NVIDIA GPUs, and
+//!   [`estimate`] computes a figure from CPU use where there is no counter.
 //! - [`counter`] turns raw counters, which wrap and reset, and power readings, which have holes, into joules and gaps.
 //! - [`domain`] names what is metered, so that a counter that several processes read is counted once.
-//! - [`meter`] is one thread per process that reads all of them every 50 ms; [`timeline`] keeps the power over time, in bounded memory.
-//! - [`snapshot`] holds what the meter saw at one time; two of them make a reading of all domains over one window, and the readings
-//!   of all machines make a total.
+//! - [`meter`] is one thread per process that reads all of them every 50 ms; [`timeline`] keeps the power over time, in
+//!   bounded memory.
+//! - [`snapshot`] holds what the meter saw at one time; two of them make a reading of all domains over one window, and
+//!   the readings of all machines make a total.
 //! - [`process`] has what is exact on every machine: CPU seconds and peak memory.
 //! - [`quality`] says how a figure was obtained, and [`format`](mod@format) never prints a joule without it.
 //!

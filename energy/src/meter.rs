@@ -1,8 +1,8 @@
 //! The meter of a process: one thread that reads every source every 50 ms and answers questions in between.
 //!
-//! All reading happens on that thread, so that hardware that hangs never holds up training: who asks waits for a bounded time and
-//! then gets the last thing that was seen. The schedule is absolute: a late tick delays none of the next, and ticks that were missed are
-//! counted.
+//! All reading happens on that thread, so that hardware that hangs never holds up training: who asks waits for a
+//! bounded time and then gets the last thing that was seen. The schedule is absolute: a late tick delays none of the
+//! next, and ticks that were missed are counted.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -53,8 +53,8 @@ pub enum GpuChoice {
 pub struct MeterConfig {
     /// Time between readings.
     pub period: Duration,
-    /// Root of the powercap tree; none searches the usual places. Counters under a root that is given are taken for the hardware's own,
-    /// also in a virtual machine.
+    /// Root of the powercap tree; none searches the usual places. Counters under a root that is given are taken for the
+    /// hardware's own, also in a virtual machine.
     pub rapl_root: Option<PathBuf>,
     pub gpus: GpuChoice,
     /// Power per hardware thread for the estimate; none takes what is known of the CPU model.
@@ -114,7 +114,8 @@ fn lock(shared: &Mutex<Shown>) -> MutexGuard<'_, Shown> {
 
 /// Meters the process and its computer from its start until it is dropped.
 ///
-/// It may be shared between threads. Starting it never fails: what cannot be read has no figure, and [`Meter::reports`] says why.
+/// It may be shared between threads. Starting it never fails: what cannot be read has no figure, and [`Meter::reports`]
+/// says why.
 pub struct Meter {
     shared: Shared,
     questions: Option<SyncSender<Question>>,
@@ -125,7 +126,8 @@ pub struct Meter {
 impl Meter {
     /// Opens the sources and takes the first reading.
     ///
-    /// Waits up to 10 s for sources that are slow to open; they join in when they are ready, and what they measure counts from then.
+    /// Waits up to 10 s for sources that are slow to open; they join in when they are ready, and what they measure
+    /// counts from then.
     pub fn start(config: MeterConfig) -> Self {
         let open_config = config.clone();
         Self::start_with(&config, Arc::new(BootClock), move || open_sources(&open_config))
@@ -201,8 +203,9 @@ impl Meter {
 
     /// Everything seen since the start, all domains read now.
     ///
-    /// Takes well under a millisecond without GPUs and a few milliseconds with. Waits at most 2 s for hardware that hangs, and then
-    /// returns what was seen last, which says when that was. It blocks: in async code call it where blocking is allowed.
+    /// Takes well under a millisecond without GPUs and a few milliseconds with. Waits at most 2 s for hardware that
+    /// hangs, and then returns what was seen last, which says when that was. It blocks: in async code call it where
+    /// blocking is allowed.
     pub fn snapshot(&self) -> EnergySnapshot {
         self.ask(false).unwrap_or_else(|| lock(&self.shared).latest.clone())
     }

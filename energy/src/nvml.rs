@@ -1,8 +1,8 @@
 //! The energy of NVIDIA GPUs, through NVML, which is loaded when the program runs and may be missing.
 //!
-//! A GPU is known by its UUID: NVML's order is not CUDA's, and a handle may outlive its GPU. Newer GPUs (Volta on) count energy; for
-//! all, power is integrated over real times as well, and its figure is used where there is no counter or the counter stands still.
-//! Of a GPU that is split (MIG) the whole board is metered. What cannot be read is a gap.
+//! A GPU is known by its UUID: NVML's order is not CUDA's, and a handle may outlive its GPU. Newer GPUs (Volta on)
+//! count energy; for all, power is integrated over real times as well, and its figure is used where there is no counter
+//! or the counter stands still. Of a GPU that is split (MIG) the whole board is metered. What cannot be read is a gap.
 
 use std::time::{Duration, Instant};
 

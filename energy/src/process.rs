@@ -33,7 +33,8 @@ pub fn cpu_seconds() -> f64 {
 
 /// The kernel's boot id: one value per start of a computer, the same in all of its containers.
 ///
-/// Without one, the host name and the time of the start are used, which tell computers apart as well, but not containers together.
+/// Without one, the host name and the time of the start are used, which tell computers apart as well, but not
+/// containers together.
 pub fn boot_id() -> String {
     boot_id_of(Path::new("/proc"))
 }
@@ -50,7 +51,8 @@ fn boot_id_of(proc_root: &Path) -> String {
     format!("{}@{}", hostname.trim(), started.trim())
 }
 
-/// Follows the memory of this process: the kernel keeps the peak of all memory, and of the anonymous part only its present size.
+/// Follows the memory of this process: the kernel keeps the peak of all memory, and of the anonymous part only its
+/// present size.
 #[derive(Debug)]
 pub struct ProcessWatch {
     status: Option<File>,

@@ -1,8 +1,11 @@
-//! The energy counters of processors and memory, read from the kernel's powercap tree (Intel RAPL; AMD has the same files).
+//! The energy counters of processors and memory, read from the kernel's powercap tree (Intel RAPL; AMD has the same
+//! files).
 //!
 //! - Zones are known by their `name`, never by their index: `package-0` may be `intel-rapl:1`.
-//! - Packages and DRAM are summed. `core` and `uncore` lie inside a package, `psys` around everything: they are only shown.
-//! - A package may show twice, through its registers (`intel-rapl`) and through memory (`intel-rapl-mmio`); one of them is taken.
+//! - Packages and DRAM are summed. `core` and `uncore` lie inside a package, `psys` around everything: they are only
+//!   shown.
+//! - A package may show twice, through its registers (`intel-rapl`) and through memory (`intel-rapl-mmio`); one of them
+//!   is taken.
 //! - Files stay open, and a reading is one system call per zone.
 //!
 //! Where figures are missing, [`RaplUnavailable`] says why and what to do.
@@ -24,7 +27,8 @@ mod unavailable;
 
 pub use unavailable::RaplUnavailable;
 
-/// Environment variable that names the root of the tree. It is read by [`crate::meter::MeterConfig::from_env`], nowhere else.
+/// Environment variable that names the root of the tree. It is read by [`crate::meter::MeterConfig::from_env`], nowhere
+/// else.
 pub const ROOT_VARIABLE: &str = "GREENGNN_RAPL_ROOT";
 
 /// Where the tree is looked for: in a container with the host's `/sys` mounted beside, then where the kernel shows it.
@@ -147,13 +151,14 @@ pub struct Rapl {
 }
 
 impl Rapl {
-    /// Opens all zones under `root`: a powercap class folder, the tree of devices, or the folder of one control type in it.
+    /// Opens all zones under `root`: a powercap class folder, the tree of devices, or the folder of one control type in
+    /// it.
     ///
     /// `quality` is what its figures are: `Measured`, or `Virtual` where a hypervisor makes the counters.
     ///
     /// # Errors
-    /// Every case of [`RaplUnavailable`] but `NeverMoves`. One socket that cannot be read makes all unavailable: the sum of the
-    /// others would look like a figure of the whole.
+    /// Every case of [`RaplUnavailable`] but `NeverMoves`. One socket that cannot be read makes all unavailable: the
+    /// sum of the others would look like a figure of the whole.
     pub fn open(root: &Path, quality: Quality) -> Result<Self, RaplUnavailable> {
         let found = discover::zones(root)?;
         let mut zones = Vec::with_capacity(found.len());
@@ -181,7 +186,8 @@ impl Rapl {
     /// In a guest the counters are a hypervisor's, and their quality is `Virtual`.
     ///
     /// # Errors
-    /// The first reason other than "absent", which says most about what to do; else `Absent`, or `VirtualMachine` in a guest.
+    /// The first reason other than "absent", which says most about what to do; else `Absent`, or `VirtualMachine` in a
+    /// guest.
     pub fn search() -> Result<Self, RaplUnavailable> {
         let guest = is_guest(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
         Self::search_in(&SEARCH_LIST.map(PathBuf::from), guest)

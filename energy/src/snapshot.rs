@@ -1,7 +1,8 @@
 //! What a meter has seen, the energy of a window, and the energy of many machines.
 //!
-//! A snapshot is cumulative. Two snapshots of one meter make the reading of the window between them, in which all domains are
-//! measured over the same time. The readings of all machines make a total that counts every physical domain once.
+//! A snapshot is cumulative. Two snapshots of one meter make the reading of the window between them, in which all
+//! domains are measured over the same time. The readings of all machines make a total that counts every physical domain
+//! once.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -13,7 +14,8 @@ use crate::domain::{DomainKey, DomainKind};
 use crate::process::ProcessUse;
 use crate::quality::Quality;
 
-/// A window may miss this share of its time and still have a figure: the mean power of the rest stands for it, as an estimate.
+/// A window may miss this share of its time and still have a figure: the mean power of the rest stands for it, as an
+/// estimate.
 const LARGEST_BRIDGED_SHARE: f64 = 0.05;
 
 /// What one domain has accumulated since its meter started.
@@ -84,8 +86,8 @@ pub struct EnergySnapshot {
 impl EnergySnapshot {
     /// The energy of the window from `earlier` to `self`, two snapshots of one meter.
     ///
-    /// Snapshots of different meters, or in the wrong order, have no figures in common: every domain is then unavailable, and the
-    /// CPU seconds are those that the later process has used since it started.
+    /// Snapshots of different meters, or in the wrong order, have no figures in common: every domain is then
+    /// unavailable, and the CPU seconds are those that the later process has used since it started.
     pub fn since(&self, earlier: &EnergySnapshot) -> EnergyReading {
         let duration_s = self.at_s - earlier.at_s;
         let same_meter = self.host == earlier.host && self.started_s == earlier.started_s && duration_s >= 0.0;
@@ -132,7 +134,8 @@ fn window_energy(host: &str, state: &DomainState, before: Option<&DomainState>, 
     };
     let Some(before) = before else { return energy };
     energy.gaps = state.gaps.saturating_sub(before.gaps);
-    // Negative when a counter makes good a gap that was open at the first snapshot: the joules then reach back before it.
+    // Negative when a counter makes good a gap that was open at the first snapshot: the joules then reach back before
+    // it.
     let gap_s = state.gap_s - before.gap_s;
     energy.gap_s = gap_s.max(0.0);
     if !state.live || gap_s.abs() > LARGEST_BRIDGED_SHARE * duration_s {
@@ -160,8 +163,8 @@ pub struct DomainEnergy {
     pub quality: Quality,
     /// Gaps that ended or were open in the window.
     pub gaps: u32,
-    /// Seconds of the window that were not seen. Up to 5 % of it are bridged at the mean power of the rest, and the figure is
-    /// then estimated.
+    /// Seconds of the window that were not seen. Up to 5 % of it are bridged at the mean power of the rest, and the
+    /// figure is then estimated.
     pub gap_s: f64,
 }
 
@@ -220,12 +223,13 @@ pub struct EnergyTotal {
 
 /// Adds the readings of several machines over one window, every physical domain once.
 ///
-/// - Machines on one host read the same counters. Of several figures of a domain the one of the best quality counts, and of equals the
-///   largest: their windows differ by the time that it takes to ask, and the largest saw most of it.
+/// - Machines on one host read the same counters. Of several figures of a domain the one of the best quality counts,
+///   and of equals the largest: their windows differ by the time that it takes to ask, and the largest saw most of it.
 /// - Packages, DRAM and GPUs are summed. Cores, uncore and psys lie inside other domains and are not.
-/// - An estimate counts for a host only if the host has no package with a figure in all its packages. The estimate of a
-///   whole host covers those of its control groups.
-/// - A host without any figure for its processors, or a domain that was measured and fell silent, leaves the total without joules.
+/// - An estimate counts for a host only if it has no package, or one without a figure; it then stands in for all of its
+///   packages. The estimate of a whole host covers those of its control groups.
+/// - A host without any figure for its processors, or a domain that was measured and fell silent, leaves the total
+///   without joules.
 pub fn combine<'a>(readings: impl IntoIterator<Item = &'a EnergyReading>) -> EnergyTotal {
     let mut hosts: BTreeMap<&str, BTreeMap<&str, DomainEnergy>> = BTreeMap::new();
     let mut total = EnergyTotal::default();

@@ -8,8 +8,8 @@ use crate::snapshot::DomainState;
 
 /// Something that measures domains of this computer.
 pub trait Source: Send {
-    /// Reads the hardware. `fresh` asks for a reading now, also from a source that otherwise reads more rarely than every tick.
-    /// What cannot be read becomes a gap.
+    /// Reads the hardware. `fresh` asks for a reading now, also from a source that otherwise reads more rarely than
+    /// every tick. What cannot be read becomes a gap.
     fn sample(&mut self, clock: &dyn Clock, fresh: bool);
 
     /// Adds what every domain has accumulated by `now_s`.

@@ -53,7 +53,8 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// `resolution_s` is the length of an interval to begin with; no domain ever holds more than `most_points` (at least 2).
+    /// `resolution_s` is the length of an interval to begin with; no domain ever holds more than `most_points` (at
+    /// least 2).
     pub fn new(host: &str, unix_offset_s: f64, resolution_s: f64, most_points: usize) -> Self {
         Self {
             host: host.to_owned(),
@@ -72,7 +73,6 @@ impl Timeline {
 
     /// Ends the current interval with what the domains have accumulated by `now_s`.
     pub fn record(&mut self, now_s: f64, states: &[DomainState]) {
-        self.next_s = now_s + self.resolution_s;
         let has_package = states
             .iter()
             .any(|state| state.kind == DomainKind::Package && state.live);
@@ -114,6 +114,7 @@ impl Timeline {
         {
             self.halve();
         }
+        self.next_s = now_s + self.resolution_s;
     }
 
     fn halve(&mut self) {
@@ -235,5 +236,11 @@ mod tests {
         assert!(points.len() <= 64 && points.len() > 16, "{} points", points.len());
         assert!(points.iter().all(|point| (point.watts - 30.0).abs() < 1e-6));
         assert_eq!(points.last().unwrap().unix_s, now_s);
+        let mut steps: Vec<f64> = points.windows(2).map(|pair| pair[1].unix_s - pair[0].unix_s).collect();
+        steps.pop();
+        assert!(
+            steps.iter().all(|step| *step == steps[0]),
+            "the old part is as fine as the new one: {steps:?}"
+        );
     }
 }

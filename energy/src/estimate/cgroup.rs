@@ -81,8 +81,8 @@ impl CpuQuota {
     }
 }
 
-/// The smallest quota from the group at `path` up to the mount point. In a container the path may be that of the host, which
-/// is not there; its own group is then the mount point.
+/// The smallest quota from the group at `path` up to the mount point. In a container the path may be that of the host,
+/// which is not there; its own group is then the mount point.
 fn tightest(mount: &Path, path: &str, quota: fn(&Path) -> Option<f64>) -> Option<(f64, PathBuf)> {
     let own = mount.join(path.trim_start_matches('/'));
     let inside = !path.split('/').any(|part| part == "..") && own.is_dir();

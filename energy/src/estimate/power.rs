@@ -185,7 +185,8 @@ mod tests {
     }
 
     proptest! {
-        /// Looking at an interval early never gives more energy than its end does: time times the curve of busy over time grows.
+        /// Looking at an interval early never gives more energy than its end does: time times the curve of busy over
+        /// time grows.
         #[test]
         fn energy_grows_with_time_and_use(
             busy in 0.0..10.0f64, more_busy in 0.0..10.0f64, elapsed in 0.01..10.0f64, more in 0.0..10.0f64,

@@ -27,11 +27,13 @@ impl Host {
         self.folder.path().join(name)
     }
 
-    /// Busy ticks so far, half of them in the system and some in interrupts; idle, iowait and steal are large and must not count.
+    /// Busy ticks so far, in user and system mode and in interrupts; idle, iowait and steal move too, and must not
+    /// count.
     fn busy(&self, ticks: u64) {
         let (system, irq) = (ticks / 2, ticks / 10);
         let user = ticks - system - irq;
-        let mut stat = format!("cpu  {user} 0 {system} 900000 70000 0 {irq} 80000 0 0\n");
+        let (idle, iowait, steal) = (900_000 + 3 * ticks, 70_000 + 2 * ticks, 80_000 + ticks);
+        let mut stat = format!("cpu  {user} 0 {system} {idle} {iowait} 0 {irq} {steal} 0 0\n");
         for cpu in 0..self.threads {
             stat += &format!("cpu{cpu} 0 0 0 0 0 0 0 0 0 0\n");
         }

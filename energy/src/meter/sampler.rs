@@ -56,7 +56,8 @@ impl Sampler {
         Duration::try_from_secs_f64(self.next_tick_s - self.now_s()).unwrap_or(Duration::ZERO)
     }
 
-    /// The reading of the schedule. When it is late by whole periods those are missed, and the next tick is on the schedule again.
+    /// The reading of the schedule. When it is late by whole periods those are missed, and the next tick is on the
+    /// schedule again.
     pub fn tick(&mut self) {
         let now_s = self.now_s();
         self.sample(false);

@@ -1,5 +1,5 @@
-//! Finds the zones of a powercap tree. `/sys/class/powercap` lists all of them flat, as links; in the tree of devices a zone's
-//! folder holds its sub-zones, and a control type's folder its zones. Both are read the same way.
+//! Finds the zones of a powercap tree. `/sys/class/powercap` lists all of them flat, as links; in the tree of devices a
+//! zone's folder holds its sub-zones, and a control type's folder its zones. Both are read the same way.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

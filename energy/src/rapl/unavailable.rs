@@ -22,7 +22,8 @@ pub enum RaplUnavailable {
     )]
     VirtualMachine { searched: Vec<PathBuf> },
 
-    /// A link of the tree leads nowhere: the class folder was mounted into a container without the folder of the devices.
+    /// A link of the tree leads nowhere: the class folder was mounted into a container without the folder of the
+    /// devices.
     #[error(
         "{link} leads to {target}, which is not there: a container without the devices of the tree; \
          mount /sys/devices/virtual/powercap of the host (read-only, at /host/sys/devices/virtual/powercap for example)"
