@@ -36,7 +36,12 @@ impl RowArena {
     pub unsafe fn write(&self, row: u32, source: &[f32]) {
         let start = row as usize * self.width;
         let target = &self.values[start..start + self.width];
-        assert_eq!(source.len(), self.width, "a row of this arena has {} values", self.width);
+        assert_eq!(
+            source.len(),
+            self.width,
+            "a row of this arena has {} values",
+            self.width
+        );
         // SAFETY: `target` is in bounds and, by the caller's promise, not aliased; `source` is another allocation.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr() as *mut f32, self.width) }
     }

@@ -64,5 +64,8 @@ pub struct AlreadyReported;
 
 /// The runtime of a supervisor or machine process. Compute has threads of its own, so two are enough for messages.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
 }

@@ -96,18 +96,29 @@ pub enum ConfigError {
     #[error("{path} cannot be read: {source}")]
     Read { path: PathBuf, source: std::io::Error },
     #[error("{path} is not a configuration: {source}")]
-    Parse { path: PathBuf, source: Box<toml::de::Error> },
+    Parse {
+        path: PathBuf,
+        source: Box<toml::de::Error>,
+    },
     #[error("{name} must be {wanted}, found {found}")]
-    Value { name: &'static str, wanted: &'static str, found: String },
+    Value {
+        name: &'static str,
+        wanted: &'static str,
+        found: String,
+    },
 }
 
 impl TrainConfig {
     /// Reads a TOML file whose keys are the flags' names without the dashes in front.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        toml::from_str(&text)
-            .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|source| ConfigError::Parse {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })
     }
 
     /// Refuses values that no run can have, before anything is started.
@@ -268,9 +279,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.toml");
         std::fs::write(&path, "hidden = 16\nbatch-size = 50\nfanouts = [10, 5]\n").unwrap();
-        let flags = TrainFlags { config: Some(path), batch_size: Some(7), ..TrainFlags::default() };
+        let flags = TrainFlags {
+            config: Some(path),
+            batch_size: Some(7),
+            ..TrainFlags::default()
+        };
         let config = flags.resolve().unwrap();
-        assert_eq!((config.hidden, config.batch_size, config.fanouts.as_slice()), (16, 7, [10, 5].as_slice()));
+        assert_eq!(
+            (config.hidden, config.batch_size, config.fanouts.as_slice()),
+            (16, 7, [10, 5].as_slice())
+        );
         assert_eq!(config.lr, TrainConfig::default().lr);
     }
 
@@ -281,13 +299,22 @@ mod tests {
         std::fs::write(&path, "hiden = 16\n").unwrap();
         let error = TrainConfig::from_file(&path).unwrap_err().to_string();
         assert!(error.contains("run.toml") && error.contains("hiden"), "{error}");
-        let flags = TrainFlags { dropout: Some(1.0), ..TrainFlags::default() };
-        assert_eq!(flags.resolve().unwrap_err().to_string(), "dropout must be at least 0 and below 1, found 1");
+        let flags = TrainFlags {
+            dropout: Some(1.0),
+            ..TrainFlags::default()
+        };
+        assert_eq!(
+            flags.resolve().unwrap_err().to_string(),
+            "dropout must be at least 0 and below 1, found 1"
+        );
     }
 
     #[test]
     fn a_resolved_configuration_reads_back_as_it_was() {
-        let config = TrainConfig { threads: Some(2), ..TrainConfig::default() };
+        let config = TrainConfig {
+            threads: Some(2),
+            ..TrainConfig::default()
+        };
         let text = toml::to_string(&config).unwrap();
         assert_eq!(toml::from_str::<TrainConfig>(&text).unwrap(), config);
     }

@@ -44,7 +44,11 @@ pub enum ControlError {
     #[error("{address} names no host; give HOST:PORT, a port alone is not enough")]
     NoAddress { address: String },
     #[error("{address} did not accept a connection within {} s: {reason}", within.as_secs_f32())]
-    Connect { address: String, within: Duration, reason: String },
+    Connect {
+        address: String,
+        within: Duration,
+        reason: String,
+    },
     #[error("{who} did not appear within {} s; is the cookie the same on both sides?", within.as_secs_f32())]
     NotSeen { who: String, within: Duration },
     #[error("the cookie of {path} cannot be used: {reason}")]
@@ -66,9 +70,14 @@ impl ControlNode {
         let address = resolve(listen).await?;
         let listener = TcpListener::bind(address)
             .await
-            .map_err(|source| ControlError::Listen { address: listen.to_owned(), source })?;
-        let address =
-            listener.local_addr().map_err(|source| ControlError::Listen { address: listen.to_owned(), source })?;
+            .map_err(|source| ControlError::Listen {
+                address: listen.to_owned(),
+                source,
+            })?;
+        let address = listener.local_addr().map_err(|source| ControlError::Listen {
+            address: listen.to_owned(),
+            source,
+        })?;
         // ractor_cluster insists on a listener of its own. It gets a free loopback port and is not told to anybody; the
         // connections that count are accepted below and handed over with their options set.
         let node = NodeServer::new(
@@ -81,10 +90,15 @@ impl ControlNode {
         )
         .with_listen_addr(std::net::IpAddr::from([127, 0, 0, 1]))
         .with_max_inbound_frame_size(FRAME_LIMIT);
-        let (server, _) =
-            Actor::spawn(None, node, ()).await.map_err(|error| ControlError::Start(error.to_string()))?;
+        let (server, _) = Actor::spawn(None, node, ())
+            .await
+            .map_err(|error| ControlError::Start(error.to_string()))?;
         let accepting = tokio::spawn(accept(listener, server.clone()));
-        Ok(Self { server, accepting, address })
+        Ok(Self {
+            server,
+            accepting,
+            address,
+        })
     }
 
     /// Where peers reach this node.
@@ -102,7 +116,11 @@ impl ControlNode {
                 Err(error) => error,
             };
             if started.elapsed() + pause > within {
-                return Err(ControlError::Connect { address: address.to_owned(), within, reason });
+                return Err(ControlError::Connect {
+                    address: address.to_owned(),
+                    within,
+                    reason,
+                });
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
@@ -149,8 +167,14 @@ fn hand_over(server: &ActorRef<NodeServerMessage>, stream: TcpStream, is_server:
     set_liveness(&stream)?;
     let peer_addr = stream.peer_addr()?;
     let local_addr = stream.local_addr()?;
-    let stream = Box::new(NetworkStream::Raw { peer_addr, local_addr, stream });
-    server.cast(NodeServerMessage::ConnectionOpened { stream, is_server }).map_err(std::io::Error::other)
+    let stream = Box::new(NetworkStream::Raw {
+        peer_addr,
+        local_addr,
+        stream,
+    });
+    server
+        .cast(NodeServerMessage::ConnectionOpened { stream, is_server })
+        .map_err(std::io::Error::other)
 }
 
 /// No delay for small messages, and a silent peer is given up after about five seconds.
@@ -167,7 +191,11 @@ fn set_liveness(stream: &TcpStream) -> std::io::Result<()> {
                 size_of::<libc::c_int>() as libc::socklen_t,
             )
         };
-        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
     };
     set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
     set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 2)?;
@@ -178,9 +206,13 @@ fn set_liveness(stream: &TcpStream) -> std::io::Result<()> {
 
 /// The first address that `text` stands for: a host name or an IPv4 or IPv6 address with a port.
 pub async fn resolve(text: &str) -> Result<SocketAddr, ControlError> {
-    let mut found =
-        lookup_host(text).await.map_err(|source| ControlError::Resolve { address: text.to_owned(), source })?;
-    found.next().ok_or_else(|| ControlError::NoAddress { address: text.to_owned() })
+    let mut found = lookup_host(text).await.map_err(|source| ControlError::Resolve {
+        address: text.to_owned(),
+        source,
+    })?;
+    found.next().ok_or_else(|| ControlError::NoAddress {
+        address: text.to_owned(),
+    })
 }
 
 /// Waits until a process group has a member, which is how a remote actor shows that its session is ready.
@@ -191,7 +223,10 @@ pub async fn wait_for_member(group: &str, who: &str, within: Duration) -> Result
             return Ok(member);
         }
         if started.elapsed() > within {
-            return Err(ControlError::NotSeen { who: who.to_owned(), within });
+            return Err(ControlError::NotSeen {
+                who: who.to_owned(),
+                within,
+            });
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -212,9 +247,10 @@ pub fn cookie_from_environment() -> Result<String, ControlError> {
     let Some(path) = std::env::var_os(COOKIE_VARIABLE) else {
         return Err(ControlError::Cookie {
             path: format!("${COOKIE_VARIABLE}"),
-            reason: "the variable is not set; point it at a file with at least 16 secret characters, the same on every \
+            reason:
+                "the variable is not set; point it at a file with at least 16 secret characters, the same on every \
                      machine"
-                .to_owned(),
+                    .to_owned(),
         });
     };
     read_cookie(Path::new(&path))
@@ -224,7 +260,10 @@ fn read_cookie(path: &Path) -> Result<String, ControlError> {
     let name = path.display().to_string();
     match std::fs::read_to_string(path) {
         Ok(text) => check_cookie(&name, &text),
-        Err(error) => Err(ControlError::Cookie { path: name, reason: error.to_string() }),
+        Err(error) => Err(ControlError::Cookie {
+            path: name,
+            reason: error.to_string(),
+        }),
     }
 }
 
@@ -232,7 +271,10 @@ fn check_cookie(name: &str, text: &str) -> Result<String, ControlError> {
     let cookie = text.trim();
     if cookie.len() < 16 {
         let reason = format!("it holds {} characters, at least 16 are needed", cookie.len());
-        return Err(ControlError::Cookie { path: name.to_owned(), reason });
+        return Err(ControlError::Cookie {
+            path: name.to_owned(),
+            reason,
+        });
     }
     Ok(cookie.to_owned())
 }
@@ -261,9 +303,18 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_at_the_other_end_is_an_error_that_names_the_address() {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let node = ControlNode::start("test-alone", "127.0.0.1:0", &random_cookie().unwrap()).await.unwrap();
-        let error = node.dial(&free.to_string(), Duration::from_millis(100)).await.unwrap_err().to_string();
+        let free = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let node = ControlNode::start("test-alone", "127.0.0.1:0", &random_cookie().unwrap())
+            .await
+            .unwrap();
+        let error = node
+            .dial(&free.to_string(), Duration::from_millis(100))
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(&free.to_string()), "{error}");
         node.stop().await;
     }

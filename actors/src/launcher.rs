@@ -59,22 +59,34 @@ pub enum LaunchError {
 pub fn run(local: &LocalRun) -> Result<RunSummary, LaunchError> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for kind in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(kind, Arc::clone(&interrupted))
-            .map_err(|source| LaunchError::Start { what: "the signal handler".to_owned(), source })?;
+        signal_hook::flag::register(kind, Arc::clone(&interrupted)).map_err(|source| LaunchError::Start {
+            what: "the signal handler".to_owned(),
+            source,
+        })?;
     }
-    let program = std::env::current_exe()
-        .map_err(|source| LaunchError::Start { what: "another process of this program".to_owned(), source })?;
+    let program = std::env::current_exe().map_err(|source| LaunchError::Start {
+        what: "another process of this program".to_owned(),
+        source,
+    })?;
     let work = tempfile::Builder::new()
         .prefix("greengnn-")
         .tempdir()
-        .map_err(|source| LaunchError::Start { what: "a folder for temporary files".to_owned(), source })?;
+        .map_err(|source| LaunchError::Start {
+            what: "a folder for temporary files".to_owned(),
+            source,
+        })?;
     let cookie = random_cookie()?;
     let mut family = Family::default();
 
     let mut supervisor = Command::new(&program);
-    supervisor.arg("supervisor").arg(&local.parts).args(["--listen", "127.0.0.1:0", "--json", "--announce"]);
+    supervisor
+        .arg("supervisor")
+        .arg(&local.parts)
+        .args(["--listen", "127.0.0.1:0", "--json", "--announce"]);
     supervisor.args(["--machines", &local.machines.to_string(), "--title", &local.title]);
-    supervisor.arg("--resolved").arg(serde_json::to_string(&local.config).unwrap_or_default());
+    supervisor
+        .arg("--resolved")
+        .arg(serde_json::to_string(&local.config).unwrap_or_default());
     if let Some(out) = &local.out {
         supervisor.arg("--out").arg(out);
     }
@@ -89,8 +101,14 @@ pub fn run(local: &LocalRun) -> Result<RunSummary, LaunchError> {
     for index in 0..local.machines {
         let name = format!("machine-{index}");
         let mut machine = Command::new(&program);
-        machine.args(["machine", "--join", &address, "--name", &name]).arg("--parts").arg(&local.parts);
-        machine.arg("--work-dir").arg(work.path().join(&name)).stdout(Stdio::null());
+        machine
+            .args(["machine", "--join", &address, "--name", &name])
+            .arg("--parts")
+            .arg(&local.parts);
+        machine
+            .arg("--work-dir")
+            .arg(work.path().join(&name))
+            .stdout(Stdio::null());
         family.start(name, machine, &cookie)?;
     }
     family.wait(&interrupted)?;
@@ -146,9 +164,16 @@ impl Family {
     ) -> Result<Option<std::process::ChildStdout>, LaunchError> {
         command.args(["--parent", &std::process::id().to_string()]);
         command.env(COOKIE_SECRET_VARIABLE, cookie).stdin(Stdio::null());
-        let mut child = command.spawn().map_err(|source| LaunchError::Start { what: what.clone(), source })?;
+        let mut child = command.spawn().map_err(|source| LaunchError::Start {
+            what: what.clone(),
+            source,
+        })?;
         let stdout = child.stdout.take();
-        self.children.push(Member { what, child, status: None });
+        self.children.push(Member {
+            what,
+            child,
+            status: None,
+        });
         Ok(stdout)
     }
 
@@ -171,9 +196,14 @@ impl Family {
 
     /// The supervisor says on standard error why it ends; only one that was killed says nothing.
     fn why_the_supervisor_ended(&mut self) -> LaunchError {
-        let Some(supervisor) = self.children.first_mut() else { return LaunchError::NotListening };
+        let Some(supervisor) = self.children.first_mut() else {
+            return LaunchError::NotListening;
+        };
         match supervisor.child.wait() {
-            Ok(status) if status.code().is_none() => LaunchError::Ended { what: supervisor.what.clone(), status },
+            Ok(status) if status.code().is_none() => LaunchError::Ended {
+                what: supervisor.what.clone(),
+                status,
+            },
             _ => LaunchError::Reported,
         }
     }
@@ -200,7 +230,10 @@ impl Family {
             if ended {
                 let deadline = *settle_by.get_or_insert_with(|| Instant::now() + SETTLE_WITHIN);
                 let supervisor_done = self.children.first().is_some_and(|member| member.status.is_some());
-                let failed = self.children.iter().any(|member| member.status.is_some_and(|status| !status.success()));
+                let failed = self
+                    .children
+                    .iter()
+                    .any(|member| member.status.is_some_and(|status| !status.success()));
                 if (failed || supervisor_done) && Instant::now() > deadline {
                     break;
                 }
@@ -214,12 +247,15 @@ impl Family {
     }
 
     fn verdict(&self) -> Result<(), LaunchError> {
-        let Some(supervisor) = self.children.first() else { return Ok(()) };
+        let Some(supervisor) = self.children.first() else {
+            return Ok(());
+        };
         match supervisor.status {
             Some(status) if status.success() => Ok(()),
-            Some(status) if status.code().is_none() => {
-                Err(LaunchError::Ended { what: supervisor.what.clone(), status })
-            }
+            Some(status) if status.code().is_none() => Err(LaunchError::Ended {
+                what: supervisor.what.clone(),
+                status,
+            }),
             Some(_) => Err(LaunchError::Reported),
             None => Err(LaunchError::NotListening),
         }

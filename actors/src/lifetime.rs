@@ -15,11 +15,18 @@ pub fn end_with_parent(parent: u32) -> Result<(), String> {
     // SAFETY: sets an attribute of this process; no memory is involved.
     let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
     if result != 0 {
-        return Err(format!("cannot tie this process to its parent: {}", std::io::Error::last_os_error()));
+        return Err(format!(
+            "cannot tie this process to its parent: {}",
+            std::io::Error::last_os_error()
+        ));
     }
     // SAFETY: reads a number.
     let now = unsafe { libc::getppid() };
-    if now as u32 == parent { Ok(()) } else { Err(format!("the parent process {parent} has ended")) }
+    if now as u32 == parent {
+        Ok(())
+    } else {
+        Err(format!("the parent process {parent} has ended"))
+    }
 }
 
 /// Resolves at the first Ctrl-C or SIGTERM. A process that has not ended [`END_WITHIN`] after it is ended by force.
@@ -35,7 +42,10 @@ pub async fn told_to_end() {
     }
     std::thread::spawn(|| {
         std::thread::sleep(END_WITHIN);
-        eprintln!("error: this process did not end within {} s of being told to", END_WITHIN.as_secs());
+        eprintln!(
+            "error: this process did not end within {} s of being told to",
+            END_WITHIN.as_secs()
+        );
         std::process::exit(1);
     });
 }

@@ -94,8 +94,10 @@ pub async fn run(
     let supervisor = control::resolve(&options.join).await?;
     let ip = match options.listen {
         Some(ip) => ip,
-        None => local_address_towards(supervisor)
-            .map_err(|source| ControlError::Listen { address: options.join.clone(), source })?,
+        None => local_address_towards(supervisor).map_err(|source| ControlError::Listen {
+            address: options.join.clone(),
+            source,
+        })?,
     };
     let node_name = format!("{}-{:016x}", id.name, id.incarnation);
     let listen = SocketAddr::new(ip, 0).to_string();
@@ -119,7 +121,9 @@ pub async fn run(
         cancel.await;
         let _ = canceller.cast(MachineEvent::Cancelled);
     });
-    let outcome = result.await.unwrap_or_else(|_| Err(MachineError::Failed("the machine supervisor died".to_owned())));
+    let outcome = result
+        .await
+        .unwrap_or_else(|_| Err(MachineError::Failed("the machine supervisor died".to_owned())));
     cancelling.abort();
     let _ = tokio::time::timeout(Duration::from_secs(3), handle).await;
     if let Some(node) = Arc::into_inner(node) {
@@ -130,7 +134,11 @@ pub async fn run(
 
 /// The address of this host from which packets to `peer` would leave.
 fn local_address_towards(peer: SocketAddr) -> std::io::Result<IpAddr> {
-    let any: IpAddr = if peer.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0u16; 8]) };
+    let any: IpAddr = if peer.is_ipv4() {
+        IpAddr::from([0; 4])
+    } else {
+        IpAddr::from([0u16; 8])
+    };
     let socket = std::net::UdpSocket::bind(SocketAddr::new(any, 0))?;
     socket.connect(peer)?;
     Ok(socket.local_addr()?.ip())
@@ -147,11 +155,24 @@ pub enum MachineEvent {
     Pinged,
     /// The supervisor ended the run; an empty reason means success.
     Stopped(String),
-    Filled { rank: Rank, traffic: Traffic },
-    PhaseDone { rank: Rank, epoch: Option<u32>, phase: Phase },
+    Filled {
+        rank: Rank,
+        traffic: Traffic,
+    },
+    PhaseDone {
+        rank: Rank,
+        epoch: Option<u32>,
+        phase: Phase,
+    },
     StepDone(StepRecord),
-    EpochDone { rank: Rank, outcome: Box<EpochOutcome> },
-    Trained { rank: Rank, parameters: Vec<NamedParameter> },
+    EpochDone {
+        rank: Rank,
+        outcome: Box<EpochOutcome>,
+    },
+    Trained {
+        rank: Rank,
+        parameters: Vec<NamedParameter>,
+    },
     /// Look whether the supervisor still pings.
     Check,
     Cancelled,
@@ -203,9 +224,23 @@ impl Actor for MachineSupervisor {
         myself: ActorRef<MachineEvent>,
         start: MachineStart,
     ) -> Result<MachineState, ActorProcessingErr> {
-        let MachineStart { id, ip, parts, manifest, node, options, result } = start;
+        let MachineStart {
+            id,
+            ip,
+            parts,
+            manifest,
+            node,
+            options,
+            result,
+        } = start;
         let gate = MachineGate { name: id.name.clone() };
-        Actor::spawn_linked(Some(format!("gate@{}", id.name)), gate, myself.clone(), myself.get_cell()).await?;
+        Actor::spawn_linked(
+            Some(format!("gate@{}", id.name)),
+            gate,
+            myself.clone(),
+            myself.get_cell(),
+        )
+        .await?;
         node.dial(&options.join, options.join_within).await?;
         let who = format!("the supervisor at {}", options.join);
         let cell = control::wait_for_member(&control::supervisor_group(), &who, options.join_within).await?;
@@ -310,7 +345,10 @@ impl MachineState {
             MachineEvent::Joined(Ok(JoinReply::Accepted)) => {}
             MachineEvent::Joined(Ok(JoinReply::Refused(reason))) => return Err(MachineError::Refused(reason)),
             MachineEvent::Joined(Err(reason)) => {
-                return Err(MachineError::JoinUnanswered { address: self.options.join.clone(), reason });
+                return Err(MachineError::JoinUnanswered {
+                    address: self.options.join.clone(),
+                    reason,
+                });
             }
             MachineEvent::Assigned(assignment) => self.connect(myself, *assignment),
             MachineEvent::Connected(wiring) => {
@@ -351,7 +389,10 @@ impl MachineState {
             return Ok(());
         }
         let reason = format!("it has not pinged for {:.1} s", silent.as_secs_f64());
-        Err(MachineError::SupervisorLost { address: self.options.join.clone(), reason })
+        Err(MachineError::SupervisorLost {
+            address: self.options.join.clone(),
+            reason,
+        })
     }
 
     fn connect(&self, myself: &ActorRef<MachineEvent>, assignment: Assignment) {
@@ -374,12 +415,18 @@ impl MachineState {
 
     async fn begin(&mut self, myself: &ActorRef<MachineEvent>) -> Result<(), MachineError> {
         let Some(wiring) = &mut self.wiring else {
-            return Err(MachineError::Failed("the supervisor said begin before this machine was ready".to_owned()));
+            return Err(MachineError::Failed(
+                "the supervisor said begin before this machine was ready".to_owned(),
+            ));
         };
         let book: Arc<PartitionBook> = Arc::clone(&wiring.book);
         for seat in wiring.seats.drain(..) {
             let rank = seat.rank;
-            let trace_folder = wiring.config.keep_trace.clone().unwrap_or_else(|| self.options.work_folder.clone());
+            let trace_folder = wiring
+                .config
+                .keep_trace
+                .clone()
+                .unwrap_or_else(|| self.options.work_folder.clone());
             let start = RankStart {
                 rank,
                 config: Arc::clone(&wiring.config),
@@ -396,10 +443,9 @@ impl MachineState {
                 trace_folder,
             };
             let name = format!("rank-{rank}@{}", self.id.name);
-            let (actor, _) =
-                Actor::spawn_linked(Some(name), RankActor, (start, myself.clone()), myself.get_cell())
-                    .await
-                    .map_err(|error| MachineError::Failed(format!("rank {rank} could not start: {error}")))?;
+            let (actor, _) = Actor::spawn_linked(Some(name), RankActor, (start, myself.clone()), myself.get_cell())
+                .await
+                .map_err(|error| MachineError::Failed(format!("rank {rank} could not start: {error}")))?;
             self.ranks.insert(rank, actor);
         }
         Ok(())
@@ -416,7 +462,10 @@ impl MachineState {
         let now = self.options.meter.snapshot();
         let energy = now.since(&self.last_snapshot);
         self.last_snapshot = now;
-        let period = Period { epoch: epoch.unwrap_or(0), phase };
+        let period = Period {
+            epoch: epoch.unwrap_or(0),
+            phase,
+        };
         self.readings.entry(epoch).or_default().push(PeriodReading {
             phase,
             wall_s: energy.duration_s,
@@ -433,7 +482,12 @@ impl MachineState {
             .keys()
             .map(|rank| RankReport {
                 rank: *rank,
-                traffic: self.fills.get(rank).map(|fill| (Phase::Setup, *fill)).into_iter().collect(),
+                traffic: self
+                    .fills
+                    .get(rank)
+                    .map(|fill| (Phase::Setup, *fill))
+                    .into_iter()
+                    .collect(),
                 ..RankReport::default()
             })
             .collect();
@@ -442,7 +496,11 @@ impl MachineState {
 
     fn on_epoch_done(&mut self, rank: Rank, outcome: EpochOutcome) -> Result<(), MachineError> {
         let epoch = outcome.epoch;
-        let budget_rows = self.wiring.as_ref().and_then(|wiring| wiring.budgets.get(&rank).copied()).unwrap_or(0);
+        let budget_rows = self
+            .wiring
+            .as_ref()
+            .and_then(|wiring| wiring.budgets.get(&rank).copied())
+            .unwrap_or(0);
         let reports = self.reports.entry(epoch).or_default();
         reports.push(rank_report(rank, outcome, u64::from(budget_rows)));
         if reports.len() < self.ranks.len() {
@@ -498,7 +556,9 @@ impl MachineState {
         distinct.sort_unstable();
         distinct.dedup();
         let [weights_sha256] = distinct[..] else {
-            return Err(MachineError::Failed("the ranks of this machine ended with different weights".to_owned()));
+            return Err(MachineError::Failed(
+                "the ranks of this machine ended with different weights".to_owned(),
+            ));
         };
         let process = self.options.meter.snapshot().process;
         let report = FinishedReport {
@@ -518,24 +578,33 @@ impl MachineState {
             .map_err(|error| MachineError::Failed(error.to_string()))?;
         for (index, piece) in bytes.chunks(WEIGHTS_CHUNK).enumerate() {
             let offset = (index * WEIGHTS_CHUNK) as u64;
-            let chunk = WeightsChunk { offset, total: bytes.len() as u64, bytes: piece.to_vec() };
+            let chunk = WeightsChunk {
+                offset,
+                total: bytes.len() as u64,
+                bytes: piece.to_vec(),
+            };
             self.tell(SupervisorMessage::Weights(Rmp(chunk)))?;
         }
         Ok(())
     }
 
     fn tell(&self, message: SupervisorMessage) -> Result<(), MachineError> {
-        self.supervisor.cast(message).map_err(|error| MachineError::SupervisorLost {
-            address: self.options.join.clone(),
-            reason: error.to_string(),
-        })
+        self.supervisor
+            .cast(message)
+            .map_err(|error| MachineError::SupervisorLost {
+                address: self.options.join.clone(),
+                reason: error.to_string(),
+            })
     }
 
     /// Says how it ended, to the supervisor if it is a failure of this machine, and stops everything.
     fn end(&mut self, myself: &ActorRef<MachineEvent>, outcome: Result<(), MachineError>) {
         let Some(result) = self.result.take() else { return };
         if let Err(error @ (MachineError::Failed(_) | MachineError::Interrupted)) = &outcome {
-            let failure = Failure { machine: self.id.name.clone(), reason: error.to_string() };
+            let failure = Failure {
+                machine: self.id.name.clone(),
+                reason: error.to_string(),
+            };
             let _ = self.supervisor.cast(SupervisorMessage::Failed(Rmp(failure)));
         }
         for rank in self.ranks.values() {

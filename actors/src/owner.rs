@@ -117,13 +117,19 @@ impl OwnerTickets {
     }
 
     async fn ticket(&self) -> Result<Ticket, String> {
-        let request = LaneRequest { from: self.from.clone(), membership_epoch: self.membership_epoch };
+        let request = LaneRequest {
+            from: self.from.clone(),
+            membership_epoch: self.membership_epoch,
+        };
         let within = self.deadline.as_millis() as u64;
         let reply = ractor::call_t!(self.owner, OwnerMessage::OpenLane, within, Rmp(request))
             .map_err(|error| format!("the owner did not answer: {error}"))?;
         match reply.0 {
             LaneReply::Granted(ticket) => {
-                let bytes = ticket.into_vec().try_into().map_err(|_| "the ticket has a wrong length".to_owned())?;
+                let bytes = ticket
+                    .into_vec()
+                    .try_into()
+                    .map_err(|_| "the ticket has a wrong length".to_owned())?;
                 Ok(Ticket::from_bytes(bytes))
             }
             LaneReply::Refused(reason) => Err(reason),

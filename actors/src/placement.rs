@@ -9,7 +9,9 @@ use crate::protocol::{JoinRequest, MachineInfo};
 pub enum PlacementError {
     #[error("no machine holds part {part}; the machines that joined hold {held}")]
     PartMissing { part: PartId, held: String },
-    #[error("{machines} machines are more than the {parts} parts of the graph; a machine without a part has nothing to do")]
+    #[error(
+        "{machines} machines are more than the {parts} parts of the graph; a machine without a part has nothing to do"
+    )]
     TooManyMachines { machines: usize, parts: PartId },
     #[error("machine {machine} would get no rank: others hold all of its parts ({parts})")]
     Idle { machine: String, parts: String },
@@ -19,7 +21,10 @@ pub enum PlacementError {
 /// name, and so is the answer.
 pub fn place(parts: PartId, requests: &[&JoinRequest]) -> Result<Vec<MachineInfo>, PlacementError> {
     if requests.len() > usize::from(parts) {
-        return Err(PlacementError::TooManyMachines { machines: requests.len(), parts });
+        return Err(PlacementError::TooManyMachines {
+            machines: requests.len(),
+            parts,
+        });
     }
     let mut machines: Vec<MachineInfo> = requests
         .iter()
@@ -41,16 +46,24 @@ pub fn place(parts: PartId, requests: &[&JoinRequest]) -> Result<Vec<MachineInfo
             .filter(|(_, request)| request.parts.contains(&part))
             .min_by_key(|(index, _)| (machines[*index].ranks.len(), *index));
         let Some((index, _)) = best else {
-            let held: Vec<String> =
-                requests.iter().map(|request| format!("{}: {}", request.name, list(&request.parts))).collect();
-            return Err(PlacementError::PartMissing { part, held: held.join("; ") });
+            let held: Vec<String> = requests
+                .iter()
+                .map(|request| format!("{}: {}", request.name, list(&request.parts)))
+                .collect();
+            return Err(PlacementError::PartMissing {
+                part,
+                held: held.join("; "),
+            });
         };
         machines[index].ranks.push(part);
     }
     for (machine, request) in machines.iter_mut().zip(requests) {
         machine.ranks.sort_unstable();
         if machine.ranks.is_empty() {
-            return Err(PlacementError::Idle { machine: machine.name.clone(), parts: list(&request.parts) });
+            return Err(PlacementError::Idle {
+                machine: machine.name.clone(),
+                parts: list(&request.parts),
+            });
         }
     }
     Ok(machines)
@@ -73,7 +86,9 @@ pub fn fingerprint<'a>(requests: impl Iterator<Item = &'a JoinRequest>) -> Strin
 pub fn warn_of_mixed_cpus(requests: &[&JoinRequest], mut say: impl FnMut(&str)) {
     let all = fingerprint(requests.iter().copied());
     if all.contains(" + ") {
-        say(&format!("warning: the machines' CPUs differ ({all}); results agree to about 1e-5, not to the bit"));
+        say(&format!(
+            "warning: the machines' CPUs differ ({all}); results agree to about 1e-5, not to the bit"
+        ));
     }
 }
 
@@ -96,7 +111,10 @@ mod tests {
 
     fn ranks(parts: PartId, requests: &[JoinRequest]) -> Result<Vec<Vec<PartId>>, PlacementError> {
         let borrowed: Vec<&JoinRequest> = requests.iter().collect();
-        Ok(place(parts, &borrowed)?.into_iter().map(|machine| machine.ranks).collect())
+        Ok(place(parts, &borrowed)?
+            .into_iter()
+            .map(|machine| machine.ranks)
+            .collect())
     }
 
     #[test]
@@ -114,7 +132,10 @@ mod tests {
     #[test]
     fn a_missing_part_and_an_idle_machine_are_named() {
         let error = ranks(3, &[request("a", &[0]), request("b", &[2])]).unwrap_err();
-        assert_eq!(error.to_string(), "no machine holds part 1; the machines that joined hold a: 0; b: 2");
+        assert_eq!(
+            error.to_string(),
+            "no machine holds part 1; the machines that joined hold a: 0; b: 2"
+        );
         let too_many = ranks(1, &[request("a", &[0]), request("b", &[0])]).unwrap_err();
         assert_eq!(too_many, PlacementError::TooManyMachines { machines: 2, parts: 1 });
         let idle = ranks(2, &[request("a", &[0]), request("b", &[0, 1])]);

@@ -41,7 +41,9 @@ impl RankPlanner {
     pub fn run(mut self, mut traces: mpsc::Receiver<Arc<EpochTrace>>, plans: mpsc::Sender<Result<Planned, PlanError>>) {
         let mut upcoming: Option<Arc<EpochTrace>> = None;
         for epoch in 0..self.epochs {
-            let Some(trace) = upcoming.take().or_else(|| traces.blocking_recv()) else { return };
+            let Some(trace) = upcoming.take().or_else(|| traces.blocking_recv()) else {
+                return;
+            };
             if self.policy.needs_next_epoch() && epoch + 1 < self.epochs {
                 upcoming = traces.blocking_recv();
                 if upcoming.is_none() {

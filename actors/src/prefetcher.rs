@@ -59,17 +59,30 @@ pub struct EpochTally {
 #[derive(Debug, thiserror::Error)]
 pub enum PrefetchError {
     #[error("rank {rank} could not get the rows of step {step}: {source}")]
-    Rows { rank: Rank, step: u32, source: TransportError },
+    Rows {
+        rank: Rank,
+        step: u32,
+        source: TransportError,
+    },
     #[error("rank {rank} has no plan: {source}")]
     Plan { rank: Rank, source: PlanError },
     #[error("rank {rank} cannot read step {step} of its trace: {source}")]
     Trace { rank: Rank, step: u32, source: TraceError },
     #[error("rank {rank} cannot assemble step {step}: {source}")]
-    Assemble { rank: Rank, step: u32, source: AssembleError },
+    Assemble {
+        rank: Rank,
+        step: u32,
+        source: AssembleError,
+    },
     #[error("the plan of rank {rank}, step {step}, does not fit its batch: {what}")]
     PlanDoesNotFit { rank: Rank, step: u32, what: String },
     #[error("rank {rank}, step {step}: remote row {row} of part {owner} was read before it came or after it was freed")]
-    Unwritten { rank: Rank, step: u32, owner: u16, row: u32 },
+    Unwritten {
+        rank: Rank,
+        step: u32,
+        owner: u16,
+        row: u32,
+    },
     #[error("a task of rank {rank} ended before it was done: {reason}")]
     Task { rank: Rank, reason: String },
 }
@@ -96,7 +109,13 @@ pub struct Prefetcher {
 impl Prefetcher {
     /// Fetches what a static policy holds from the start. Counted as set-up.
     pub async fn fill(&self, fill: &Fill) -> Result<Traffic, PrefetchError> {
-        let caller = Caller { rank: self.rank, period: Period { epoch: 0, phase: Phase::Setup } };
+        let caller = Caller {
+            rank: self.rank,
+            period: Period {
+                epoch: 0,
+                phase: Phase::Setup,
+            },
+        };
         let none = Arc::new(RowArena::new(0, self.width));
         let mut traffic = Traffic::default();
         let mut asked = Vec::new();
@@ -117,10 +136,16 @@ impl Prefetcher {
         mut plans: mpsc::Receiver<Result<Planned, PlanError>>,
         trainer: mpsc::Sender<Prefetched>,
     ) -> Result<(), PrefetchError> {
-        let mut held = Held { rows: held_at_start, peak: held_at_start };
+        let mut held = Held {
+            rows: held_at_start,
+            peak: held_at_start,
+        };
         let mut current: Option<Execution> = None;
         while let Some(planned) = plans.recv().await {
-            let planned = planned.map_err(|source| PrefetchError::Plan { rank: self.rank, source })?;
+            let planned = planned.map_err(|source| PrefetchError::Plan {
+                rank: self.rank,
+                source,
+            })?;
             match (planned, &mut current) {
                 (Planned::Epoch(trace), _) => {
                     current = Some(Execution::new(Arc::clone(&trace)));
@@ -131,7 +156,9 @@ impl Prefetcher {
                 (Planned::Window(window), Some(execution)) => {
                     let mut requests = window.requests.into_iter().peekable();
                     for plan in window.batches {
-                        let Ok(permit) = self.ahead.acquire().await else { return Ok(()) };
+                        let Ok(permit) = self.ahead.acquire().await else {
+                            return Ok(());
+                        };
                         permit.forget();
                         let due = std::iter::from_fn(|| requests.next_if(|request| request.issue_gap() <= plan.step));
                         let due: Vec<Request> = due.collect();
@@ -174,7 +201,13 @@ impl Prefetcher {
             let planned = execution.tally.planned.entry(phase).or_default();
             planned.feature_requests += 1;
             planned.feature_rows += request.rows.len() as u64;
-            let caller = Caller { rank: self.rank, period: Period { epoch: execution.trace.epoch, phase } };
+            let caller = Caller {
+                rank: self.rank,
+                period: Period {
+                    epoch: execution.trace.epoch,
+                    phase,
+                },
+            };
             let needed_by = request.needed_by_step;
             let asked = self.ask(caller, request, &direct);
             execution.in_flight.entry(needed_by).or_default().push(asked);
@@ -214,7 +247,13 @@ impl Prefetcher {
 
         self.tidy(&plan, &direct);
         held.rows = held.rows + plan.keeps.len() as u64 - plan.releases.len() as u64;
-        Ok(PreparedBatch { step, batch, sample_s: execution.trace.step_s, fetch_s, assemble_s })
+        Ok(PreparedBatch {
+            step,
+            batch,
+            sample_s: execution.trace.step_s,
+            fetch_s,
+            assemble_s,
+        })
     }
 
     /// Frees slots, then copies rows that came for this batch and are kept for a later one.
@@ -240,14 +279,22 @@ impl Prefetcher {
             width: self.width,
         };
         let transport = Arc::clone(&self.transport);
-        tokio::spawn(async move { transport.fetch_rows(caller, request.owner, request.rows, Box::new(sink)).await })
+        tokio::spawn(async move {
+            transport
+                .fetch_rows(caller, request.owner, request.rows, Box::new(sink))
+                .await
+        })
     }
 
     async fn answered(&self, step: u32, answer: Asked) -> Result<(), PrefetchError> {
         answer
             .await
             .map_err(|error| self.task_ended(&error))?
-            .map_err(|source| PrefetchError::Rows { rank: self.rank, step, source })
+            .map_err(|source| PrefetchError::Rows {
+                rank: self.rank,
+                step,
+                source,
+            })
     }
 
     fn count(&self, traffic: &mut Traffic, request: &Request) {
@@ -262,7 +309,10 @@ impl Prefetcher {
     }
 
     fn task_ended(&self, error: &tokio::task::JoinError) -> PrefetchError {
-        PrefetchError::Task { rank: self.rank, reason: error.to_string() }
+        PrefetchError::Task {
+            rank: self.rank,
+            reason: error.to_string(),
+        }
     }
 }
 
@@ -284,7 +334,11 @@ struct Execution {
 
 impl Execution {
     fn new(trace: Arc<EpochTrace>) -> Self {
-        Self { trace, tally: EpochTally::default(), in_flight: BTreeMap::new() }
+        Self {
+            trace,
+            tally: EpochTally::default(),
+            in_flight: BTreeMap::new(),
+        }
     }
 
     fn purpose(&self, step: u32) -> Purpose {
@@ -299,7 +353,11 @@ impl Drop for Execution {
 }
 
 fn slots_of(request: &Request) -> u64 {
-    request.places.iter().filter(|place| matches!(place, Place::Slot(_))).count() as u64
+    request
+        .places
+        .iter()
+        .filter(|place| matches!(place, Place::Slot(_)))
+        .count() as u64
 }
 
 /// Puts the rows of one request where its plan says.
@@ -339,9 +397,15 @@ struct Assembly {
 impl Assembly {
     fn run(self, plan: BatchPlan) -> Result<(AssembledBatch, BatchPlan), PrefetchError> {
         let (rank, step) = (self.rank, plan.step);
-        let batch = self.trace.batch(step).map_err(|source| PrefetchError::Trace { rank, step, source })?;
+        let batch = self
+            .trace
+            .batch(step)
+            .map_err(|source| PrefetchError::Trace { rank, step, source })?;
         let rows = self.rows(&batch, &plan)?;
-        let empty = Block { offsets: vec![0], ..Block::default() };
+        let empty = Block {
+            offsets: vec![0],
+            ..Block::default()
+        };
         let outermost = batch.blocks.last().unwrap_or(&empty);
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let input = assemble_input(&rows, outermost, self.width, self.preaggregate, &mut buffers)
@@ -349,18 +413,37 @@ impl Assembly {
         drop(buffers);
         let first = self.book.range(rank).start;
         let labels = self.part.labels();
-        let labels = batch.seeds().iter().map(|seed| labels[(seed - first) as usize]).collect();
+        let labels = batch
+            .seeds()
+            .iter()
+            .map(|seed| labels[(seed - first) as usize])
+            .collect();
         let key = self.trace.key(step);
-        Ok((AssembledBatch { key, input, blocks: batch.blocks, labels }, plan))
+        Ok((
+            AssembledBatch {
+                key,
+                input,
+                blocks: batch.blocks,
+                labels,
+            },
+            plan,
+        ))
     }
 
     /// The feature row of every node of the batch: from the rank's own part, the arena, or the batch's own buffer.
     fn rows(&self, batch: &MiniBatch, plan: &BatchPlan) -> Result<Vec<&[f32]>, PrefetchError> {
         let step = plan.step;
-        let misfit = |what: String| PrefetchError::PlanDoesNotFit { rank: self.rank, step, what };
+        let misfit = |what: String| PrefetchError::PlanDoesNotFit {
+            rank: self.rank,
+            step,
+            what,
+        };
         let needed = batch.remote.len();
         if needed != plan.places.len() {
-            return Err(misfit(format!("the batch needs {needed} remote rows, the plan has {}", plan.places.len())));
+            return Err(misfit(format!(
+                "the batch needs {needed} remote rows, the plan has {}",
+                plan.places.len()
+            )));
         }
         // Where each owner's rows start among the places.
         let mut starts = vec![(0, &[][..]); usize::from(self.book.parts())];
@@ -378,7 +461,10 @@ impl Assembly {
             }
             let (start, owned) = starts[usize::from(home.owner)];
             let Ok(index) = owned.binary_search(&home.row) else {
-                return Err(misfit(format!("row {} of part {} is not among its remote rows", home.row, home.owner)));
+                return Err(misfit(format!(
+                    "row {} of part {} is not among its remote rows",
+                    home.row, home.owner
+                )));
             };
             // SAFETY: the request that fills the place was answered before the assembly, and the plan keeps the row until
             // after it.
@@ -388,7 +474,12 @@ impl Assembly {
             };
             if self.verify && row.iter().any(|value| value.is_nan()) {
                 let (owner, row) = (home.owner, home.row);
-                return Err(PrefetchError::Unwritten { rank: self.rank, step, owner, row });
+                return Err(PrefetchError::Unwritten {
+                    rank: self.rank,
+                    step,
+                    owner,
+                    row,
+                });
             }
             rows.push(row);
         }

@@ -27,7 +27,11 @@ pub const EPOCHS_AHEAD: usize = 3;
 #[derive(Debug, thiserror::Error)]
 pub enum PresamplerError {
     #[error("epoch {epoch} of rank {rank} could not be sampled: {}", describe(source))]
-    Sample { rank: Rank, epoch: u32, source: Box<PresampleError<TransportError, TraceError>> },
+    Sample {
+        rank: Rank,
+        epoch: u32,
+        source: Box<PresampleError<TransportError, TraceError>>,
+    },
     #[error("the trace of rank {rank}, epoch {epoch}: {source}")]
     Trace { rank: Rank, epoch: u32, source: TraceError },
     #[error("the folder {path} for traces cannot be made: {source}")]
@@ -78,7 +82,11 @@ impl EpochTrace {
     }
 
     fn place(&self, step: u32) -> (&TraceReader, u32) {
-        if step < self.steps.train { (&self.train, step) } else { (&self.evaluation, step - self.steps.train) }
+        if step < self.steps.train {
+            (&self.train, step)
+        } else {
+            (&self.evaluation, step - self.steps.train)
+        }
     }
 }
 
@@ -140,7 +148,10 @@ impl Presampler {
         for epoch in 0..self.config.epochs {
             let Some(()) = self.wait_for_permit() else { break };
             let is_last = epoch + 1 == self.config.epochs;
-            let steps = StepCounts { test: if is_last { self.steps.test } else { 0 }, ..self.steps };
+            let steps = StepCounts {
+                test: if is_last { self.steps.test } else { 0 },
+                ..self.steps
+            };
             let spec = self.spec(epoch, steps);
             let trace = match (&replayed, self.config.resample) {
                 (Some(first), Resample::Never) => EpochTrace {
@@ -189,7 +200,10 @@ impl Presampler {
 
     fn sample_evaluation(&self) -> Result<(TraceReader, TraceFile), PresamplerError> {
         let spec = self.spec(0, StepCounts { train: 0, ..self.steps });
-        let period = Period { epoch: 0, phase: Phase::Evaluation };
+        let period = Period {
+            epoch: 0,
+            phase: Phase::Evaluation,
+        };
         let path = self.folder.join("evaluation").join(self.file_name());
         let file = self.trace_file(&path)?;
         let reader = self.sample(&spec, period, &path, |_| ())?;
@@ -205,7 +219,14 @@ impl Presampler {
         // The first epoch is sampled before training starts: set-up.
         let phase = if epoch == 0 { Phase::Setup } else { Phase::Training };
         let steps = spec.steps;
-        let own = EpochSpec { steps: StepCounts { train: steps.train, valid: 0, test: 0 }, ..spec.clone() };
+        let own = EpochSpec {
+            steps: StepCounts {
+                train: steps.train,
+                valid: 0,
+                test: 0,
+            },
+            ..spec.clone()
+        };
         let path = self.folder.join(format!("epoch-{epoch}")).join(self.file_name());
         let file = self.trace_file(&path)?;
         let labels = self.part.labels();
@@ -213,7 +234,11 @@ impl Presampler {
         let mut labelled = Vec::with_capacity(steps.train as usize);
         let (started, cpu_before) = (Instant::now(), thread_cpu_s());
         let train = self.sample(&own, Period { epoch, phase }, &path, |batch| {
-            let count = batch.seeds().iter().filter(|seed| labels[(**seed - first) as usize] >= 0).count();
+            let count = batch
+                .seeds()
+                .iter()
+                .filter(|seed| labels[(**seed - first) as usize] >= 0)
+                .count();
             labelled.push(count as u32);
         })?;
         let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
@@ -240,8 +265,11 @@ impl Presampler {
     ) -> Result<TraceReader, PresamplerError> {
         let (rank, epoch) = (self.rank, spec.epoch);
         let trace_error = |source| PresamplerError::Trace { rank, epoch, source };
-        let header =
-            TraceHeader { spec: spec.clone(), book: (*self.book).clone(), graph_hash: self.graph_hash };
+        let header = TraceHeader {
+            spec: spec.clone(),
+            book: (*self.book).clone(),
+            graph_hash: self.graph_hash,
+        };
         let mut writer = TraceWriter::create(path, header).map_err(trace_error)?;
         let seeds = SeedRows {
             train: self.part.split(Purpose::Train),
@@ -262,7 +290,11 @@ impl Presampler {
             visit(&batch);
             writer.append(&batch)
         })
-        .map_err(|source| PresamplerError::Sample { rank, epoch, source: Box::new(source) })?;
+        .map_err(|source| PresamplerError::Sample {
+            rank,
+            epoch,
+            source: Box::new(source),
+        })?;
         writer.finish().map_err(trace_error)?;
         TraceReader::open(path).map_err(trace_error)
     }
@@ -273,10 +305,15 @@ impl Presampler {
 
     fn trace_file(&self, path: &Path) -> Result<TraceFile, PresamplerError> {
         if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)
-                .map_err(|source| PresamplerError::Folder { path: folder.to_owned(), source })?;
+            std::fs::create_dir_all(folder).map_err(|source| PresamplerError::Folder {
+                path: folder.to_owned(),
+                source,
+            })?;
         }
-        Ok(TraceFile { path: path.to_owned(), keep: self.config.keep_trace.is_some() })
+        Ok(TraceFile {
+            path: path.to_owned(),
+            keep: self.config.keep_trace.is_some(),
+        })
     }
 }
 
@@ -285,7 +322,11 @@ pub fn thread_cpu_s() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for the answer.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    if result == 0 { time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9 } else { 0.0 }
+    if result == 0 {
+        time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+    } else {
+        0.0
+    }
 }
 
 /// Owners behind the transport. All owners of a group are asked at once.

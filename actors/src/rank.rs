@@ -129,12 +129,21 @@ impl Actor for RankActor {
                 state.machine.cast(MachineEvent::Trained { rank, parameters })?;
             }
             RankEvent::Filled(traffic) => state.machine.cast(MachineEvent::Filled { rank, traffic })?,
-            RankEvent::WorkerFailed { reason, consequence: false } => return Err(reason.into()),
-            RankEvent::WorkerFailed { reason, consequence: true } => {
+            RankEvent::WorkerFailed {
+                reason,
+                consequence: false,
+            } => return Err(reason.into()),
+            RankEvent::WorkerFailed {
+                reason,
+                consequence: true,
+            } => {
                 // The cause is about to arrive; when it does not, the consequence is all there is to say.
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(500)).await;
-                    let _ = myself.cast(RankEvent::WorkerFailed { reason, consequence: false });
+                    let _ = myself.cast(RankEvent::WorkerFailed {
+                        reason,
+                        consequence: false,
+                    });
                 });
             }
             RankEvent::State(reply) => {

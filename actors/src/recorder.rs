@@ -18,13 +18,26 @@ pub enum RecordError {
         "epoch {epoch}, rank {rank}, {phase:?}: the plan has {planned} feature {what}, the rank counted {counted}, the \
          owners served {served}"
     )]
-    CountsDiffer { epoch: u32, rank: Rank, phase: Phase, what: &'static str, planned: u64, counted: u64, served: u64 },
+    CountsDiffer {
+        epoch: u32,
+        rank: Rank,
+        phase: Phase,
+        what: &'static str,
+        planned: u64,
+        counted: u64,
+        served: u64,
+    },
     #[error("rank {rank} held {held} rows with a budget of {budget}")]
     OverBudget { rank: Rank, held: u64, budget: u64 },
     #[error("rank {rank} reported epoch {epoch} with other results than rank {first}: the ranks have diverged")]
     RanksDiffer { epoch: u32, first: Rank, rank: Rank },
     #[error("machine {machine} ended with weights {found}, machine {first} with {wanted}: the ranks have diverged")]
-    WeightsDiffer { machine: String, found: String, first: String, wanted: String },
+    WeightsDiffer {
+        machine: String,
+        found: String,
+        first: String,
+        wanted: String,
+    },
 }
 
 /// Everything of one epoch, once all machines have reported it.
@@ -107,7 +120,11 @@ impl Recorder {
                     && first.valid == other.valid
                     && first.test == other.test;
                 if !same {
-                    return Err(RecordError::RanksDiffer { epoch, first: first.rank, rank: other.rank });
+                    return Err(RecordError::RanksDiffer {
+                        epoch,
+                        first: first.rank,
+                        rank: other.rank,
+                    });
                 }
             }
         }
@@ -116,7 +133,11 @@ impl Recorder {
             self.held_rows_peak = self.held_rows_peak.max(report.held_rows_peak);
             if report.held_rows_peak > report.budget_rows {
                 let (held, budget) = (report.held_rows_peak, report.budget_rows);
-                return Err(RecordError::OverBudget { rank: report.rank, held, budget });
+                return Err(RecordError::OverBudget {
+                    rank: report.rank,
+                    held,
+                    budget,
+                });
             }
         }
         let first = ranks.first();
@@ -146,7 +167,13 @@ impl Recorder {
         }
         self.epochs.push(summary.clone());
         let energy = combine_all(&reports);
-        Ok(CompletedEpoch { summary, evaluation, energy, reports, ranks: rank_records })
+        Ok(CompletedEpoch {
+            summary,
+            evaluation,
+            energy,
+            reports,
+            ranks: rank_records,
+        })
     }
 
     /// Set-up, epochs and evaluation; empty where nothing was reported.
@@ -175,7 +202,9 @@ impl Recorder {
 
 /// The weights that all machines ended with.
 pub fn agreed_weights(reports: &[FinishedReport]) -> Result<String, RecordError> {
-    let Some((first, others)) = reports.split_first() else { return Ok(String::new()) };
+    let Some((first, others)) = reports.split_first() else {
+        return Ok(String::new());
+    };
     for other in others {
         if other.weights_sha256 != first.weights_sha256 {
             return Err(RecordError::WeightsDiffer {
@@ -199,7 +228,10 @@ fn rank_records(epoch: u32, reports: &[EpochReport]) -> Result<Vec<RankRecord>, 
     let mut records = Vec::new();
     for report in reports.iter().flat_map(|report| &report.ranks) {
         for phase in [Phase::Training, Phase::Evaluation] {
-            let served = served.get(&(report.rank, Period { epoch, phase })).copied().unwrap_or_default();
+            let served = served
+                .get(&(report.rank, Period { epoch, phase }))
+                .copied()
+                .unwrap_or_default();
             let mut counted = report.traffic.get(&phase).copied().unwrap_or_default();
             counted.sample_requests = served.sample_requests;
             let record = RankRecord {
@@ -236,31 +268,61 @@ fn served_by_rank(reports: &[EpochReport]) -> BTreeMap<(Rank, Period), Served> {
 }
 
 fn check_counts(record: &RankRecord, rank: Rank) -> Result<(), RecordError> {
-    let RankRecord { epoch, phase, planned, counted, served, .. } = *record;
+    let RankRecord {
+        epoch,
+        phase,
+        planned,
+        counted,
+        served,
+        ..
+    } = *record;
     let pairs = [
-        ("requests", planned.feature_requests, counted.feature_requests, served.feature_requests),
+        (
+            "requests",
+            planned.feature_requests,
+            counted.feature_requests,
+            served.feature_requests,
+        ),
         ("rows", planned.feature_rows, counted.feature_rows, served.feature_rows),
     ];
     for (what, planned, counted, served) in pairs {
         if planned != counted || planned != served {
-            return Err(RecordError::CountsDiffer { epoch, rank, phase, what, planned, counted, served });
+            return Err(RecordError::CountsDiffer {
+                epoch,
+                rank,
+                phase,
+                what,
+                planned,
+                counted,
+                served,
+            });
         }
     }
     Ok(())
 }
 
 fn period_summary(reports: &[EpochReport], phase: Phase) -> PeriodSummary {
-    let readings: Vec<_> =
-        reports.iter().flat_map(|report| &report.periods).filter(|reading| reading.phase == phase).collect();
+    let readings: Vec<_> = reports
+        .iter()
+        .flat_map(|report| &report.periods)
+        .filter(|reading| reading.phase == phase)
+        .collect();
     let energy = combine(readings.iter().map(|reading| &reading.energy));
     let ranks: Vec<&RankReport> = reports.iter().flat_map(|report| &report.ranks).collect();
     let mean = |seconds: fn(&RankReport) -> &BTreeMap<Phase, f64>| {
-        let sum: f64 = ranks.iter().map(|report| seconds(report).get(&phase).copied().unwrap_or(0.0)).sum();
+        let sum: f64 = ranks
+            .iter()
+            .map(|report| seconds(report).get(&phase).copied().unwrap_or(0.0))
+            .sum();
         sum / ranks.len().max(1) as f64
     };
     let mut traffic = Traffic::default();
     let mut needed_rows = 0;
-    for served in reports.iter().flat_map(|report| &report.served).filter(|served| served.period.phase == phase) {
+    for served in reports
+        .iter()
+        .flat_map(|report| &report.served)
+        .filter(|served| served.period.phase == phase)
+    {
         traffic.sample_requests += served.counts.sample_requests;
     }
     for report in &ranks {
@@ -284,8 +346,13 @@ fn period_summary(reports: &[EpochReport], phase: Phase) -> PeriodSummary {
 fn combine_all(reports: &[EpochReport]) -> EnergyTotal {
     let mut whole = EnergyTotal::default();
     for phase in [Phase::Training, Phase::Evaluation] {
-        let readings = reports.iter().flat_map(|report| &report.periods).filter(|reading| reading.phase == phase);
-        whole.counted.extend(combine(readings.map(|reading| &reading.energy)).counted);
+        let readings = reports
+            .iter()
+            .flat_map(|report| &report.periods)
+            .filter(|reading| reading.phase == phase);
+        whole
+            .counted
+            .extend(combine(readings.map(|reading| &reading.energy)).counted);
     }
     whole
 }

@@ -34,6 +34,9 @@ mod tests {
     #[test]
     fn a_value_survives_the_wire() {
         let value = (7u64, "four".to_owned(), vec![Some(1.5f64), None]);
-        assert_eq!(Rmp::<(u64, String, Vec<Option<f64>>)>::from_bytes(Rmp(value.clone()).into_bytes()).0, value);
+        assert_eq!(
+            Rmp::<(u64, String, Vec<Option<f64>>)>::from_bytes(Rmp(value.clone()).into_bytes()).0,
+            value
+        );
     }
 }

@@ -118,7 +118,11 @@ impl RunOutput {
         let fresh: Vec<EnergyPoint> = points
             .iter()
             .filter(|point| {
-                let key = (point.unix_s.round() as i64, point.domain.host.clone(), point.domain.domain.clone());
+                let key = (
+                    point.unix_s.round() as i64,
+                    point.domain.host.clone(),
+                    point.domain.domain.clone(),
+                );
                 self.seen.insert(key)
             })
             .map(|point| EnergyPoint {
@@ -133,7 +137,11 @@ impl RunOutput {
         if let Some(folder) = &self.folder {
             folder.append_energy(&fresh)?;
         }
-        self.energy.extend(fresh.into_iter().take(REPORT_POINTS - self.energy.len().min(REPORT_POINTS)));
+        self.energy.extend(
+            fresh
+                .into_iter()
+                .take(REPORT_POINTS - self.energy.len().min(REPORT_POINTS)),
+        );
         Ok(())
     }
 
@@ -169,7 +177,9 @@ impl RunOutput {
 
     /// What bound the run, in one line.
     pub fn bound_by(&self) -> String {
-        self.bound.as_ref().map_or_else(String::new, |bound| bound.bound().to_string())
+        self.bound
+            .as_ref()
+            .map_or_else(String::new, |bound| bound.bound().to_string())
     }
 
     /// Writes what stays of a run that ended well.
@@ -185,8 +195,12 @@ impl RunOutput {
         self.energy.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
         if let Some(folder) = &self.folder {
             folder.write_model(weights)?;
-            let report =
-                Report { title: &self.title, summary, energy: &self.energy, config: &self.config_text };
+            let report = Report {
+                title: &self.title,
+                summary,
+                energy: &self.energy,
+                config: &self.config_text,
+            };
             folder.write_report(&html::render(report)?)?;
             // Last, so that a folder with a summary is whole.
             folder.write_summary(summary)?;

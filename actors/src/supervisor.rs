@@ -47,7 +47,12 @@ pub enum RunError {
     #[error("machine {machine} is gone: {reason}")]
     MachineLost { machine: String, reason: String },
     #[error("after {} s {joined} of {wanted} machines had joined; missing parts: {missing}", within.as_secs())]
-    JoinTimeout { joined: usize, wanted: usize, missing: String, within: Duration },
+    JoinTimeout {
+        joined: usize,
+        wanted: usize,
+        missing: String,
+        within: Duration,
+    },
     #[error("machines {waiting} were not ready {} s after they got their ranks", within.as_secs())]
     ReadyTimeout { waiting: String, within: Duration },
     #[error("the trained parameters did not arrive whole: {0}")]
@@ -85,7 +90,10 @@ pub async fn run(
     let node = ControlNode::start(&node_name, &options.listen, &options.cookie).await?;
     listening(node.address());
     let (result_sender, result) = oneshot::channel();
-    let start = ClusterStart { options, result: result_sender };
+    let start = ClusterStart {
+        options,
+        result: result_sender,
+    };
     let (cluster, handle) = Actor::spawn(Some(node_name), ClusterSupervisor, start)
         .await
         .map_err(|error| ControlError::Start(error.to_string()))?;
@@ -187,9 +195,13 @@ impl Actor for ClusterSupervisor {
         let ClusterStart { options, result } = start;
         let parts = usize::from(options.manifest.book.parts());
         let wanted_machines = options.config.machines.map_or(parts, |machines| machines as usize);
-        let (gate, _) =
-            Actor::spawn_linked(Some(format!("{}/gate", control::supervisor_group())), SupervisorGate, myself.clone(), myself.get_cell())
-                .await?;
+        let (gate, _) = Actor::spawn_linked(
+            Some(format!("{}/gate", control::supervisor_group())),
+            SupervisorGate,
+            myself.clone(),
+            myself.get_cell(),
+        )
+        .await?;
         tracing::debug!("the supervisor's gate is {:?}", gate.get_id());
         after(options.join_within, myself, ClusterEvent::Overdue(Stage::Joining));
         let output = RunOutput::new(&options)?;
@@ -233,14 +245,24 @@ impl Actor for ClusterSupervisor {
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ProcessGroupChanged(ractor::pg::GroupChangeMessage::Leave(_, group, _)) => {
-                let lost = state.members.keys().find(|name| control::machine_group(name) == group).cloned();
+                let lost = state
+                    .members
+                    .keys()
+                    .find(|name| control::machine_group(name) == group)
+                    .cloned();
                 if let Some(machine) = lost {
                     let reason = "its connection closed".to_owned();
                     myself.cast(ClusterEvent::Lost { machine, reason })?;
                 }
             }
             SupervisionEvent::ActorFailed(who, error) => {
-                state.end(&myself, Err(RunError::Control(ControlError::Start(format!("{:?} failed: {error}", who.get_id())))));
+                state.end(
+                    &myself,
+                    Err(RunError::Control(ControlError::Start(format!(
+                        "{:?} failed: {error}",
+                        who.get_id()
+                    )))),
+                );
             }
             _ => {}
         }
@@ -283,8 +305,19 @@ impl ClusterState {
         let gate = machine_gate(cell);
         let heartbeat = tokio::spawn(watch(name.clone(), gate.clone(), myself.clone()));
         answer.accept();
-        self.output.note(&format!("machine {name} joined with parts {}", placement::list(&request.parts)));
-        self.members.insert(name, Member { request, gate, heartbeat, ready: false });
+        self.output.note(&format!(
+            "machine {name} joined with parts {}",
+            placement::list(&request.parts)
+        ));
+        self.members.insert(
+            name,
+            Member {
+                request,
+                gate,
+                heartbeat,
+                ready: false,
+            },
+        );
         if self.members.len() == self.wanted_machines {
             self.assign(myself)?;
         }
@@ -309,7 +342,9 @@ impl ClusterState {
                 request.graph_hash, manifest.graph_hash
             ));
         }
-        self.members.contains_key(&request.name).then(|| "a machine of this name has joined already".to_owned())
+        self.members
+            .contains_key(&request.name)
+            .then(|| "a machine of this name has joined already".to_owned())
     }
 
     fn assign(&mut self, myself: &ActorRef<ClusterEvent>) -> Result<(), RunError> {
@@ -325,7 +360,11 @@ impl ClusterState {
         for member in self.members.values() {
             self.tell(member, MachineMessage::Assign(Rmp(assignment.clone())))?;
         }
-        after(self.options.config.deadline() * 2, myself.clone(), ClusterEvent::Overdue(Stage::Connecting));
+        after(
+            self.options.config.deadline() * 2,
+            myself.clone(),
+            ClusterEvent::Overdue(Stage::Connecting),
+        );
         Ok(())
     }
 
@@ -359,7 +398,10 @@ impl ClusterState {
 
     fn on_weights(&mut self, chunk: WeightsChunk) -> Result<(), RunError> {
         if chunk.total > WEIGHTS_LIMIT {
-            return Err(RunError::Weights(format!("{} bytes are more than {WEIGHTS_LIMIT}", chunk.total)));
+            return Err(RunError::Weights(format!(
+                "{} bytes are more than {WEIGHTS_LIMIT}",
+                chunk.total
+            )));
         }
         if chunk.offset != self.weights.len() as u64 {
             return Err(RunError::Weights(format!(
@@ -429,21 +471,37 @@ impl ClusterState {
         }
         match stage {
             Stage::Joining => {
-                let held: Vec<_> = self.members.values().flat_map(|member| member.request.parts.clone()).collect();
-                let missing: Vec<_> =
-                    (0..self.options.manifest.book.parts()).filter(|part| !held.contains(part)).collect();
+                let held: Vec<_> = self
+                    .members
+                    .values()
+                    .flat_map(|member| member.request.parts.clone())
+                    .collect();
+                let missing: Vec<_> = (0..self.options.manifest.book.parts())
+                    .filter(|part| !held.contains(part))
+                    .collect();
                 Err(RunError::JoinTimeout {
                     joined: self.members.len(),
                     wanted: self.wanted_machines,
-                    missing: if missing.is_empty() { "none".to_owned() } else { placement::list(&missing) },
+                    missing: if missing.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        placement::list(&missing)
+                    },
                     within: self.options.join_within,
                 })
             }
             Stage::Connecting => {
-                let waiting: Vec<_> =
-                    self.members.iter().filter(|(_, member)| !member.ready).map(|(name, _)| name.as_str()).collect();
+                let waiting: Vec<_> = self
+                    .members
+                    .iter()
+                    .filter(|(_, member)| !member.ready)
+                    .map(|(name, _)| name.as_str())
+                    .collect();
                 let within = self.options.config.deadline() * 2;
-                Err(RunError::ReadyTimeout { waiting: waiting.join(", "), within })
+                Err(RunError::ReadyTimeout {
+                    waiting: waiting.join(", "),
+                    within,
+                })
             }
             Stage::Running | Stage::Over => Ok(()),
         }

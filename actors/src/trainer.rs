@@ -22,9 +22,18 @@ use crate::transport::ParcelKind;
 #[derive(Debug, thiserror::Error)]
 pub enum TrainerError {
     #[error("rank {rank}, epoch {epoch}, step {step}: {source}")]
-    Layer { rank: Rank, epoch: u32, step: u32, source: LayerError },
+    Layer {
+        rank: Rank,
+        epoch: u32,
+        step: u32,
+        source: LayerError,
+    },
     #[error("rank {rank}, epoch {epoch}: {source}")]
-    Collective { rank: Rank, epoch: u32, source: CollectiveError },
+    Collective {
+        rank: Rank,
+        epoch: u32,
+        source: CollectiveError,
+    },
     #[error("rank {rank} waited {} s for its next batch; the prefetcher did not answer", within.as_secs())]
     NoBatch { rank: Rank, within: Duration },
     #[error("the loader of rank {rank} ended in epoch {epoch}")]
@@ -106,7 +115,9 @@ impl Trainer {
             events.phase_done(Some(epoch), Phase::Evaluation);
             events.epoch_done(outcome);
         }
-        self.model.parameters().map_err(|source| self.layer_error(self.epochs, 0, source))
+        self.model
+            .parameters()
+            .map_err(|source| self.layer_error(self.epochs, 0, source))
     }
 
     /// All ranks start from rank 0's parameters, so that no difference between builds can make them diverge.
@@ -121,28 +132,43 @@ impl Trainer {
             ))
             .map_err(|source| self.collective_error(0, source))?;
         let values: Vec<f32> = bytemuck::pod_collect_to_vec(&shared);
-        self.model.set_parameters(&values).map_err(|source| self.layer_error(0, 0, source))
+        self.model
+            .set_parameters(&values)
+            .map_err(|source| self.layer_error(0, 0, source))
     }
 
     fn flat_parameters(&self) -> Result<Vec<f32>, TrainerError> {
-        let parameters = self.model.parameters().map_err(|source| self.layer_error(0, 0, source))?;
+        let parameters = self
+            .model
+            .parameters()
+            .map_err(|source| self.layer_error(0, 0, source))?;
         Ok(parameters.into_iter().flat_map(|parameter| parameter.values).collect())
     }
 
     fn next_epoch(&mut self, epoch: u32) -> Result<Arc<EpochTrace>, TrainerError> {
         match self.receive(epoch)? {
             Prefetched::Epoch(trace) if trace.epoch == epoch => Ok(trace),
-            _ => Err(TrainerError::OutOfOrder { rank: self.rank, what: "a batch before its epoch" }),
+            _ => Err(TrainerError::OutOfOrder {
+                rank: self.rank,
+                what: "a batch before its epoch",
+            }),
         }
     }
 
     /// The labelled seeds of every step over all ranks, by which each rank divides its loss.
     fn divisors(&mut self, trace: &EpochTrace) -> Result<Vec<u32>, TrainerError> {
         let own: Vec<u8> = bytemuck::cast_slice(&trace.labelled).to_vec();
-        let phase = if trace.epoch == 0 { Phase::Setup } else { Phase::Training };
+        let phase = if trace.epoch == 0 {
+            Phase::Setup
+        } else {
+            Phase::Training
+        };
         let all = self
             .runtime
-            .block_on(self.collective.all_gather(ParcelKind::LabelCounts, moment(trace.epoch, 0, phase), own))
+            .block_on(
+                self.collective
+                    .all_gather(ParcelKind::LabelCounts, moment(trace.epoch, 0, phase), own),
+            )
             .map_err(|source| self.collective_error(trace.epoch, source))?;
         let mut divisors = vec![0u32; trace.steps.train as usize];
         for counts in all {
@@ -159,7 +185,9 @@ impl Trainer {
         let mut forward_s = 0.0;
         let outcome = self
             .model
-            .gradients_observed(&prepared.batch, divisor.max(1), &mut || forward_s = computing.elapsed().as_secs_f64())
+            .gradients_observed(&prepared.batch, divisor.max(1), &mut || {
+                forward_s = computing.elapsed().as_secs_f64()
+            })
             .map_err(|source| self.layer_error(epoch, step, source))?;
         let backward_s = computing.elapsed().as_secs_f64() - forward_s;
         // The loss travels as one more value behind the gradients.
@@ -167,7 +195,10 @@ impl Trainer {
         sum.push(outcome.loss_sum);
         let syncing = Instant::now();
         self.runtime
-            .block_on(self.collective.all_reduce_sum(moment(epoch, step, Phase::Training), &mut sum))
+            .block_on(
+                self.collective
+                    .all_reduce_sum(moment(epoch, step, Phase::Training), &mut sum),
+            )
             .map_err(|source| self.collective_error(epoch, source))?;
         let sync_s = syncing.elapsed().as_secs_f64();
         let loss = sum.pop().unwrap_or(0.0);
@@ -176,7 +207,9 @@ impl Trainer {
         }
         let updating = Instant::now();
         if divisor > 0 {
-            self.model.apply(&sum).map_err(|source| self.layer_error(epoch, step, source))?;
+            self.model
+                .apply(&sum)
+                .map_err(|source| self.layer_error(epoch, step, source))?;
         }
         running.outcome.loss_sum += f64::from(loss);
         running.outcome.labelled += u64::from(divisor);
@@ -194,7 +227,11 @@ impl Trainer {
             optimizer_s: updating.elapsed().as_secs_f64(),
             sync_s,
             stall_s,
-            loss: if divisor == 0 { 0.0 } else { f64::from(loss) / f64::from(divisor) },
+            loss: if divisor == 0 {
+                0.0
+            } else {
+                f64::from(loss) / f64::from(divisor)
+            },
         };
         self.ahead.add_permits(1);
         Ok(record)
@@ -208,7 +245,10 @@ impl Trainer {
     ) -> Result<(), TrainerError> {
         let (prepared, _) = self.next_batch(running, step, Phase::Evaluation)?;
         let epoch = running.outcome.epoch;
-        let found = self.model.evaluate(&prepared.batch).map_err(|source| self.layer_error(epoch, step, source))?;
+        let found = self
+            .model
+            .evaluate(&prepared.batch)
+            .map_err(|source| self.layer_error(epoch, step, source))?;
         total.loss_sum += found.loss_sum;
         total.correct += found.correct;
         total.labelled += found.labelled;
@@ -246,7 +286,12 @@ impl Trainer {
         outcome.test = (test_labelled > 0).then_some((test_correct, test_labelled));
         match self.receive(epoch)? {
             Prefetched::EpochEnd(tally) => outcome.tally = *tally,
-            _ => return Err(TrainerError::OutOfOrder { rank: self.rank, what: "a batch after the last" }),
+            _ => {
+                return Err(TrainerError::OutOfOrder {
+                    rank: self.rank,
+                    what: "a batch after the last",
+                });
+            }
         }
         Ok(outcome)
     }
@@ -263,7 +308,10 @@ impl Trainer {
         *running.outcome.stall_s.entry(phase).or_default() += stall_s;
         match received {
             Prefetched::Batch(prepared) if prepared.step == step => Ok((prepared, stall_s)),
-            _ => Err(TrainerError::OutOfOrder { rank: self.rank, what: "a batch" }),
+            _ => Err(TrainerError::OutOfOrder {
+                rank: self.rank,
+                what: "a batch",
+            }),
         }
     }
 
@@ -277,16 +325,29 @@ impl Trainer {
     }
 
     fn layer_error(&self, epoch: u32, step: u32, source: LayerError) -> TrainerError {
-        TrainerError::Layer { rank: self.rank, epoch, step, source }
+        TrainerError::Layer {
+            rank: self.rank,
+            epoch,
+            step,
+            source,
+        }
     }
 
     fn collective_error(&self, epoch: u32, source: CollectiveError) -> TrainerError {
-        TrainerError::Collective { rank: self.rank, epoch, source }
+        TrainerError::Collective {
+            rank: self.rank,
+            epoch,
+            source,
+        }
     }
 }
 
 fn moment(epoch: u32, step: u32, phase: Phase) -> Moment {
-    Moment { epoch, step, period: Period { epoch, phase } }
+    Moment {
+        epoch,
+        step,
+        period: Period { epoch, phase },
+    }
 }
 
 struct RunningEpoch {

@@ -45,7 +45,11 @@ pub enum WiringError {
     #[error("the owner of part {part} could not start: {reason}")]
     Owner { part: Rank, reason: String },
     #[error("the owner of part {part} on machine {machine} grants no lane: {reason}")]
-    NoLane { part: Rank, machine: String, reason: String },
+    NoLane {
+        part: Rank,
+        machine: String,
+        reason: String,
+    },
     #[error("the supervisor gave this machine no rank")]
     NoRank,
     #[error("the graph hash {0:?} of the manifest is not 64 hexadecimal digits")]
@@ -93,16 +97,31 @@ pub struct Seat {
 
 /// Opens the parts, starts the owners, dials the peers, and opens lanes to all of them.
 pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
-    let Order { assignment, me, ip, parts_folder, manifest, node, hosted, supervisor } = order;
+    let Order {
+        assignment,
+        me,
+        ip,
+        parts_folder,
+        manifest,
+        node,
+        hosted,
+        supervisor,
+    } = order;
     let config = Arc::new(assignment.config);
     let deadline = config.deadline();
     let machines = assignment.machines;
-    let own = machines.iter().find(|machine| machine.name == me.name).ok_or(WiringError::NoRank)?;
+    let own = machines
+        .iter()
+        .find(|machine| machine.name == me.name)
+        .ok_or(WiringError::NoRank)?;
     let policy = policy_by_name(&config.policy)?;
     let budget: Budget = config.budget.parse()?;
     set_threads(&config, own, &machines);
 
-    let settings = LaneSettings { deadline, ..LaneSettings::default() };
+    let settings = LaneSettings {
+        deadline,
+        ..LaneSettings::default()
+    };
     hosted.set_membership_epoch(assignment.membership_epoch);
     let router = Arc::new(Router::new(Arc::clone(&hosted), deadline));
     let mut parts = BTreeMap::new();
@@ -116,11 +135,18 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         .await
         .map_err(|source| WiringError::Listen { address: ip, source })?;
     for part in &own.ranks {
-        let owner =
-            Owner { part: *part, membership_epoch: assignment.membership_epoch, address: lanes.local_addr(), hosted: Arc::clone(&hosted) };
+        let owner = Owner {
+            part: *part,
+            membership_epoch: assignment.membership_epoch,
+            address: lanes.local_addr(),
+            hosted: Arc::clone(&hosted),
+        };
         Actor::spawn_linked(Some(format!("owner-{part}@{}", me.name)), owner, (), supervisor.clone())
             .await
-            .map_err(|error| WiringError::Owner { part: *part, reason: error.to_string() })?;
+            .map_err(|error| WiringError::Owner {
+                part: *part,
+                reason: error.to_string(),
+            })?;
     }
 
     // Machines dial those after them, so that no two dial each other.
@@ -129,14 +155,21 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
     }
     for peer in machines.iter().filter(|machine| machine.name != me.name) {
         let client = open_lanes(peer, &me, assignment.membership_epoch, &hosted, &settings).await?;
-        router.attach(&Arc::new(client), peer.ranks.iter().copied(), peer.ranks.iter().copied());
+        router.attach(
+            &Arc::new(client),
+            peer.ranks.iter().copied(),
+            peer.ranks.iter().copied(),
+        );
     }
 
     let transport: Arc<dyn Transport> = router;
     let book = Arc::new(manifest.book.clone());
     let mut hosts = vec![String::new(); usize::from(book.parts())];
     for machine in &machines {
-        machine.ranks.iter().for_each(|rank| hosts[usize::from(*rank)].clone_from(&machine.name));
+        machine
+            .ranks
+            .iter()
+            .for_each(|rank| hosts[usize::from(*rank)].clone_from(&machine.name));
     }
     let choice: DeviceChoice = config.device.parse()?;
     let row_bytes = manifest.features * RowType::F32.bytes();
@@ -153,9 +186,17 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         let asked = budget.rows(row_bytes, book.remote_nodes(rank));
         let budget_rows = policy.budget_rows(&book, rank, asked);
         budgets.insert(rank, budget_rows);
-        let Some(inbox) = hosted.inbox(rank) else { return Err(WiringError::NoRank) };
+        let Some(inbox) = hosted.inbox(rank) else {
+            return Err(WiringError::NoRank);
+        };
         let collective = Collective::new(rank, hosts.clone(), Arc::clone(&transport), inbox, deadline)?;
-        seats.push(Seat { rank, part, collective, budget_rows, model });
+        seats.push(Seat {
+            rank,
+            part,
+            collective,
+            budget_rows,
+            model,
+        });
     }
     let preaggregate = match config.preaggregate {
         Preaggregate::On => true,
@@ -188,7 +229,9 @@ async fn open_lanes(
     hosted: &Arc<Hosted>,
     settings: &LaneSettings,
 ) -> Result<LaneClient, WiringError> {
-    let Some(part) = peer.ranks.first().copied() else { return Err(WiringError::NoRank) };
+    let Some(part) = peer.ranks.first().copied() else {
+        return Err(WiringError::NoRank);
+    };
     let who = format!("the owner of part {part} on machine {}", peer.name);
     let cell = control::wait_for_member(&control::owner_group(part), &who, settings.deadline).await?;
     let tickets = OwnerTickets {
@@ -197,9 +240,20 @@ async fn open_lanes(
         membership_epoch,
         deadline: settings.deadline,
     };
-    let refused = |reason| WiringError::NoLane { part, machine: peer.name.clone(), reason };
+    let refused = |reason| WiringError::NoLane {
+        part,
+        machine: peer.name.clone(),
+        reason,
+    };
     let address = tickets.address().await.map_err(refused)?;
-    Ok(LaneClient::connect(peer.name.clone(), address, tickets, Arc::clone(hosted), settings.clone()).await?)
+    Ok(LaneClient::connect(
+        peer.name.clone(),
+        address,
+        tickets,
+        Arc::clone(hosted),
+        settings.clone(),
+    )
+    .await?)
 }
 
 /// Builds the model off the runtime's threads: a GPU back end takes its time.
@@ -230,14 +284,24 @@ pub fn step_counts(manifest: &PartsManifest, batch_size: u32) -> StepCounts {
         let counts: Vec<u32> = manifest.parts.iter().map(seeds).collect();
         steps(&counts, batch_size)
     };
-    StepCounts { train: of(|part| part.train), valid: of(|part| part.valid), test: of(|part| part.test) }
+    StepCounts {
+        train: of(|part| part.train),
+        valid: of(|part| part.valid),
+        test: of(|part| part.test),
+    }
 }
 
 /// Compute threads of this process: what was asked for, or this machine's share of the host's cores.
 fn set_threads(config: &TrainConfig, own: &MachineInfo, machines: &[MachineInfo]) {
-    let on_this_host = machines.iter().filter(|machine| machine.boot_id == own.boot_id).count().max(1);
+    let on_this_host = machines
+        .iter()
+        .filter(|machine| machine.boot_id == own.boot_id)
+        .count()
+        .max(1);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = config.threads.map_or_else(|| (cores / on_this_host).max(1), |threads| threads as usize);
+    let threads = config
+        .threads
+        .map_or_else(|| (cores / on_this_host).max(1), |threads| threads as usize);
     if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
         tracing::debug!("the compute threads of this process were set before: {error}");
     }

@@ -14,13 +14,34 @@ use crate::report::table;
 
 /// The example data set travels with the program, so that the demo needs nothing else.
 const DATA: [(&str, &[u8]); 7] = [
-    ("edges.csv.gz", include_bytes!("../../../examples/data/debian-packages/edges.csv.gz")),
-    ("node-feat-csr.npz", include_bytes!("../../../examples/data/debian-packages/node-feat-csr.npz")),
-    ("node-label.npy", include_bytes!("../../../examples/data/debian-packages/node-label.npy")),
-    ("classes.json", include_bytes!("../../../examples/data/debian-packages/classes.json")),
-    ("split/train.npy", include_bytes!("../../../examples/data/debian-packages/split/train.npy")),
-    ("split/valid.npy", include_bytes!("../../../examples/data/debian-packages/split/valid.npy")),
-    ("split/test.npy", include_bytes!("../../../examples/data/debian-packages/split/test.npy")),
+    (
+        "edges.csv.gz",
+        include_bytes!("../../../examples/data/debian-packages/edges.csv.gz"),
+    ),
+    (
+        "node-feat-csr.npz",
+        include_bytes!("../../../examples/data/debian-packages/node-feat-csr.npz"),
+    ),
+    (
+        "node-label.npy",
+        include_bytes!("../../../examples/data/debian-packages/node-label.npy"),
+    ),
+    (
+        "classes.json",
+        include_bytes!("../../../examples/data/debian-packages/classes.json"),
+    ),
+    (
+        "split/train.npy",
+        include_bytes!("../../../examples/data/debian-packages/split/train.npy"),
+    ),
+    (
+        "split/valid.npy",
+        include_bytes!("../../../examples/data/debian-packages/split/valid.npy"),
+    ),
+    (
+        "split/test.npy",
+        include_bytes!("../../../examples/data/debian-packages/split/test.npy"),
+    ),
 ];
 
 /// What is compared: policies, and the budgets of those that have one.
@@ -89,7 +110,11 @@ fn show(args: &DemoArgs, summaries: &[RunSummary], last_report: &Path) -> CliRes
         println!("{}", serde_json::to_string_pretty(summaries)?);
     } else {
         println!("{}", table::compare(summaries));
-        println!("every run has a folder under {}; a report: {}", args.dir.display(), last_report.display());
+        println!(
+            "every run has a folder under {}; a report: {}",
+            args.dir.display(),
+            last_report.display()
+        );
     }
     Ok(())
 }
@@ -123,6 +148,8 @@ fn free_folder(dir: &Path, name: &str) -> PathBuf {
     if !first.exists() {
         return first;
     }
-    let later = (2u32..).map(|number| runs.join(format!("{name}-{number}"))).find(|folder| !folder.exists());
+    let later = (2u32..)
+        .map(|number| runs.join(format!("{name}-{number}")))
+        .find(|folder| !folder.exists());
     later.unwrap_or(first)
 }

@@ -73,7 +73,11 @@ pub fn run(args: MachineArgs) -> CliResult {
 fn default_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
-    format!("{}-{}", if host.is_empty() { "machine" } else { host }, std::process::id())
+    format!(
+        "{}-{}",
+        if host.is_empty() { "machine" } else { host },
+        std::process::id()
+    )
 }
 
 /// A folder that is removed, and its parent with it if nothing else is there, when the machine ends.
@@ -81,7 +85,8 @@ struct WorkFolder(PathBuf);
 
 impl WorkFolder {
     fn at(path: PathBuf) -> Result<Self, String> {
-        std::fs::create_dir_all(&path).map_err(|error| format!("cannot make the folder {}: {error}", path.display()))?;
+        std::fs::create_dir_all(&path)
+            .map_err(|error| format!("cannot make the folder {}: {error}", path.display()))?;
         Ok(Self(path))
     }
 }
@@ -90,7 +95,9 @@ impl Drop for WorkFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
         if let Some(parent) = self.0.parent()
-            && parent.file_name().is_some_and(|name| name.to_string_lossy().starts_with("greengnn-"))
+            && parent
+                .file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("greengnn-"))
         {
             // Fails, as it should, while another machine's folder is there.
             let _ = std::fs::remove_dir(parent);

@@ -38,7 +38,9 @@ impl OutputFlags {
     pub fn folder(&self) -> PathBuf {
         self.out.clone().unwrap_or_else(|| {
             let runs = PathBuf::from("runs");
-            let free = (1u32..).map(|number| runs.join(number.to_string())).find(|folder| !folder.exists());
+            let free = (1u32..)
+                .map(|number| runs.join(number.to_string()))
+                .find(|folder| !folder.exists());
             free.unwrap_or_else(|| runs.join("0"))
         })
     }
@@ -68,6 +70,9 @@ pub fn run(args: TrainArgs) -> CliResult {
 
 /// What a run on this folder is called.
 pub fn title(parts: &std::path::Path) -> String {
-    let name = parts.canonicalize().ok().and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
+    let name = parts
+        .canonicalize()
+        .ok()
+        .and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
     name.unwrap_or_else(|| "a graph".to_owned())
 }

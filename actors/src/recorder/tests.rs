@@ -6,7 +6,10 @@ use super::*;
 use crate::protocol::PeriodReading;
 use crate::shard::Served as ServedCounts;
 
-const TRAINING: Period = Period { epoch: 0, phase: Phase::Training };
+const TRAINING: Period = Period {
+    epoch: 0,
+    phase: Phase::Training,
+};
 
 fn reading(phase: Phase) -> PeriodReading {
     PeriodReading {
@@ -14,14 +17,27 @@ fn reading(phase: Phase) -> PeriodReading {
         wall_s: 2.0,
         cpu_s: 1.5,
         wire_bytes: 10,
-        energy: EnergyReading { host: "host".to_owned(), domains: Vec::new(), duration_s: 2.0, cpu_s: 1.5 },
+        energy: EnergyReading {
+            host: "host".to_owned(),
+            domains: Vec::new(),
+            duration_s: 2.0,
+            cpu_s: 1.5,
+        },
     }
 }
 
 /// A report of one machine with one rank, which asked another owner for `rows` rows in one request.
 fn report(machine: &str, rank: Rank, rows: u64) -> EpochReport {
-    let traffic = Traffic { feature_requests: 1, deliveries: 1, feature_rows: rows, ..Traffic::default() };
-    let planned = Planned { feature_requests: 1, feature_rows: rows };
+    let traffic = Traffic {
+        feature_requests: 1,
+        deliveries: 1,
+        feature_rows: rows,
+        ..Traffic::default()
+    };
+    let planned = Planned {
+        feature_requests: 1,
+        feature_rows: rows,
+    };
     EpochReport {
         machine: machine.to_owned(),
         epoch: Some(0),
@@ -45,8 +61,16 @@ fn report(machine: &str, rank: Rank, rows: u64) -> EpochReport {
 }
 
 fn serve(report: &mut EpochReport, rank: Rank, feature_rows: u64) {
-    let counts = ServedCounts { feature_requests: 1, feature_rows, sample_requests: 2 };
-    report.served.push(crate::protocol::Served { rank, period: TRAINING, counts });
+    let counts = ServedCounts {
+        feature_requests: 1,
+        feature_rows,
+        sample_requests: 2,
+    };
+    report.served.push(crate::protocol::Served {
+        rank,
+        period: TRAINING,
+        counts,
+    });
 }
 
 /// Rank 0 asks machine b for 7 rows, rank 1 asks machine a for 9.
@@ -66,15 +90,26 @@ fn record(reports: [EpochReport; 2]) -> Result<Progressed, RecordError> {
 
 #[test]
 fn an_epoch_is_complete_when_all_machines_have_reported_it() {
-    let Ok(Progressed::Epoch(completed)) = record(two_machines()) else { panic!("the epoch is not complete") };
+    let Ok(Progressed::Epoch(completed)) = record(two_machines()) else {
+        panic!("the epoch is not complete")
+    };
     let summary = &completed.summary;
     assert_eq!((summary.loss, summary.valid_accuracy), (1.5, Some(0.75)));
     assert_eq!(summary.period.traffic.feature_rows, 16);
     assert_eq!(summary.period.traffic.sample_requests, 4);
     assert_eq!(summary.period.cache_hit_rows, 4);
-    assert_eq!((summary.period.wall_s, summary.period.cpu_s, summary.period.wire_bytes), (2.0, 3.0, 20));
+    assert_eq!(
+        (summary.period.wall_s, summary.period.cpu_s, summary.period.wire_bytes),
+        (2.0, 3.0, 20)
+    );
     assert_eq!(summary.period.stall_s, 0.5);
-    assert_eq!(summary.planned, Planned { feature_requests: 2, feature_rows: 16 });
+    assert_eq!(
+        summary.planned,
+        Planned {
+            feature_requests: 2,
+            feature_rows: 16
+        }
+    );
     assert_eq!(completed.ranks.len(), 4);
 }
 
@@ -99,11 +134,25 @@ fn a_row_that_was_served_and_not_planned_fails_the_run() {
 fn ranks_that_diverge_and_ranks_over_their_budget_fail_the_run() {
     let [a, mut b] = two_machines();
     b.ranks[0].loss_sum = 30.5;
-    assert_eq!(record([a, b]).unwrap_err(), RecordError::RanksDiffer { epoch: 0, first: 0, rank: 1 });
+    assert_eq!(
+        record([a, b]).unwrap_err(),
+        RecordError::RanksDiffer {
+            epoch: 0,
+            first: 0,
+            rank: 1
+        }
+    );
 
     let [mut a, b] = two_machines();
     a.ranks[0].held_rows_peak = 7;
-    assert_eq!(record([a, b]).unwrap_err(), RecordError::OverBudget { rank: 0, held: 7, budget: 6 });
+    assert_eq!(
+        record([a, b]).unwrap_err(),
+        RecordError::OverBudget {
+            rank: 0,
+            held: 7,
+            budget: 6
+        }
+    );
 }
 
 #[test]
@@ -118,5 +167,8 @@ fn machines_that_end_with_other_weights_are_named() {
     };
     assert_eq!(agreed_weights(&[finished("a", "x"), finished("b", "x")]).unwrap(), "x");
     let error = agreed_weights(&[finished("a", "x"), finished("b", "y")]).unwrap_err();
-    assert_eq!(error.to_string(), "machine b ended with weights y, machine a with x: the ranks have diverged");
+    assert_eq!(
+        error.to_string(),
+        "machine b ended with weights y, machine a with x: the ranks have diverged"
+    );
 }

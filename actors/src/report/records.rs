@@ -4,8 +4,8 @@ use greengnn_energy::quality::Quality;
 use greengnn_model::counters::{Phase, Traffic};
 use serde::{Deserialize, Serialize};
 
-use crate::shard::Served;
 use super::summary::{EpochSummary, Planned, null_is_nan};
+use crate::shard::Served;
 
 /// One line of `metrics.jsonl`; `kind` is `step`, `epoch` or `rank`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -23,10 +23,7 @@ pub fn weights_sha256(parameters: &[NamedParameter]) -> String {
 
 /// The parameters as a safetensors file, as they are named and shaped: `[outputs, inputs]` as PyTorch's `Linear`, named
 /// as a DGL `SAGEConv` names them, so that `load_state_dict` takes the file as it is.
-pub fn to_safetensors(
-    parameters: &[NamedParameter],
-    metadata: &[(String, String)],
-) -> Result<Vec<u8>, LayerError> {
+pub fn to_safetensors(parameters: &[NamedParameter], metadata: &[(String, String)]) -> Result<Vec<u8>, LayerError> {
     let failed = |reason: String| LayerError::Backend(format!("the parameters cannot be written down: {reason}"));
     let bytes: Vec<Vec<u8>> = parameters
         .iter()
