@@ -128,7 +128,7 @@ mod tests {
         };
         assert_eq!(
             weights_sha256(&[one]),
-            "e00e5eb9444182f352323374ef4e08ebcb784725fdd4fd612d7730540b3e0c8d"
+            "e00e5eb9444182f352323374ef4e08ebcb784725fdd4fd612d7730540b3e0c8c"
         );
     }
 
