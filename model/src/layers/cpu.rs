@@ -46,19 +46,15 @@ impl SageOps for Flex {
 
     fn activate(sum: FlexTensor, bias: FlexTensor, activation: Activation) -> FlexTensor {
         let width = columns(&sum);
+        let Some(rows) = VALUES_PER_TASK.checked_div(width).map(|rows| rows.max(1)) else {
+            return sum;
+        };
         let mut sum = sum.to_contiguous();
         let bias = bias.to_contiguous();
         let bias: &[f32] = bias.storage();
-        if width > 0 {
-            let rows = (VALUES_PER_TASK / width).max(1);
-            let values: &mut [f32] = sum.storage_mut();
-            values
-                .par_chunks_mut(rows * width)
-                .enumerate()
-                .for_each(|(chunk, values)| {
-                    dense::finish_rows(values, bias, Some(activation), chunk * rows);
-                });
-        }
+        let values: &mut [f32] = sum.storage_mut();
+        let tasks = values.par_chunks_mut(rows * width).enumerate();
+        tasks.for_each(|(task, values)| dense::finish_rows(values, bias, Some(activation), task * rows));
         sum
     }
 }
