@@ -27,7 +27,7 @@ mod tape;
 pub mod weights;
 
 pub use device::{Device, DeviceChoice, cpu_fingerprint};
-pub use weights::{load_safetensors, save_safetensors, weights_sha256};
+pub use weights::{SavedWeights, load_safetensors, save_safetensors, weights_sha256};
 
 use crate::batch::Block;
 use crate::rng::BatchKey;
@@ -114,11 +114,11 @@ pub enum LayerError {
     Device { device: String, reason: String },
     #[error("{0}")]
     Backend(String),
-    #[error("step {step} of rank {rank} has a bad batch: {source}")]
+    #[error("step {step} of rank {rank} has a bad batch: {reason}")]
     Batch {
         rank: crate::book::Rank,
         step: u32,
-        source: crate::assemble::AssembleError,
+        reason: crate::assemble::AssembleError,
     },
     #[error("{action} {path}: {reason}")]
     File {

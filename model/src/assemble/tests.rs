@@ -30,15 +30,12 @@ fn naive_mean(rows: &[&[f32]], block: &Block, width: usize) -> Vec<f32> {
     let mut means = Vec::new();
     for range in block.offsets.windows(2) {
         let picks = &block.sources[range[0] as usize..range[1] as usize];
-        for column in 0..width {
+        means.extend((0..width).map(|column| {
             let values = picks.iter().map(|source| rows[*source as usize][column]);
-            let sum = values.reduce(|sum, value| sum + value).unwrap_or(0.0);
-            means.push(if picks.is_empty() {
-                0.0
-            } else {
-                sum / picks.len() as f32
-            });
-        }
+            values
+                .reduce(|sum, value| sum + value)
+                .map_or(0.0, |sum| sum / picks.len() as f32)
+        }));
     }
     means
 }

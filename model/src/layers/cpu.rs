@@ -36,7 +36,7 @@ impl SageOps for Flex {
 
     fn own_and_mean(rows: FlexTensor, links: &Self::Links) -> FlexTensor {
         let width = columns(&rows);
-        let rows = rows.to_contiguous();
+        let rows = contiguous(rows);
         let destinations = links.block.destination_count() as usize;
         let mut out = vec![0.0; destinations * 2 * width];
         let rows = Columns::all(rows.storage(), width);
@@ -46,19 +46,15 @@ impl SageOps for Flex {
 
     fn activate(sum: FlexTensor, bias: FlexTensor, activation: Activation) -> FlexTensor {
         let width = columns(&sum);
-        let mut sum = sum.to_contiguous();
-        let bias = bias.to_contiguous();
+        let Some(rows) = VALUES_PER_TASK.checked_div(width).map(|rows| rows.max(1)) else {
+            return sum;
+        };
+        let mut sum = contiguous(sum);
+        let bias = contiguous(bias);
         let bias: &[f32] = bias.storage();
-        if width > 0 {
-            let rows = (VALUES_PER_TASK / width).max(1);
-            let values: &mut [f32] = sum.storage_mut();
-            values
-                .par_chunks_mut(rows * width)
-                .enumerate()
-                .for_each(|(chunk, values)| {
-                    dense::finish_rows(values, bias, Some(activation), chunk * rows);
-                });
-        }
+        let values: &mut [f32] = sum.storage_mut();
+        let tasks = values.par_chunks_mut(rows * width).enumerate();
+        tasks.for_each(|(task, values)| dense::finish_rows(values, bias, Some(activation), task * rows));
         sum
     }
 }
@@ -76,7 +72,7 @@ impl SageBackend for Flex {
 
     fn own_and_mean_backward(gradient: FlexTensor, links: &Self::Links) -> FlexTensor {
         let width = columns(&gradient) / 2;
-        let gradient = gradient.to_contiguous();
+        let gradient = contiguous(gradient);
         let sources = links.transposed.source_count();
         let mut out = vec![0.0; sources * width];
         assemble::own_and_mean_backward(gradient.storage(), &links.transposed, width, &mut out)
@@ -85,8 +81,8 @@ impl SageBackend for Flex {
     }
 
     fn activate_backward(gradient: FlexTensor, output: FlexTensor, activation: Activation) -> FlexTensor {
-        let mut gradient = gradient.to_contiguous();
-        let output = output.to_contiguous();
+        let mut gradient = contiguous(gradient);
+        let output = contiguous(output);
         let output: &[f32] = output.storage();
         let values: &mut [f32] = gradient.storage_mut();
         values
@@ -122,9 +118,9 @@ impl SageBackend for Flex {
 
     fn first_layer(input: &CpuInput<'_>, parameters: LayerTensors<Self>, activation: Option<Activation>) -> FlexTensor {
         let [outputs, inputs] = parameters.own_weight.shape().dims();
-        let own_weight = parameters.own_weight.to_contiguous();
-        let mean_weight = parameters.mean_weight.to_contiguous();
-        let bias = parameters.bias.to_contiguous();
+        let own_weight = contiguous(parameters.own_weight);
+        let mean_weight = contiguous(parameters.mean_weight);
+        let bias = contiguous(parameters.bias);
         let terms = [
             (input.own, own_weight.storage::<f32>()),
             (&*input.mean, mean_weight.storage::<f32>()),
@@ -142,8 +138,8 @@ impl SageBackend for Flex {
     ) -> LayerTensors<Self> {
         let [rows, outputs] = output.shape().dims();
         let inputs = input.own.len() / rows;
-        let output = output.to_contiguous();
-        let mut gradient = gradient.to_contiguous();
+        let output = contiguous(output);
+        let mut gradient = contiguous(gradient);
         let gradients = dense::affine_backward(
             [input.own, &input.mean],
             output.storage(),
@@ -159,6 +155,11 @@ impl SageBackend for Flex {
             bias: tensor(bias, [1, outputs]),
         }
     }
+}
+
+/// The tensor's values in order and, if nobody else holds them, free to be overwritten: the view that was given is gone.
+fn contiguous(tensor: FlexTensor) -> FlexTensor {
+    tensor.to_contiguous()
 }
 
 fn columns(tensor: &FlexTensor) -> usize {

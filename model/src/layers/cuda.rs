@@ -5,7 +5,6 @@
 
 mod kernels;
 
-use burn::backend::Autodiff;
 use burn::tensor::ops::{FloatTensor, FloatTensorOps, IntTensor, IntTensorOps};
 use burn::tensor::{Shape, TensorData, TensorMetadata};
 use burn_cubecl::ops::numeric::empty_device_dtype;
@@ -22,11 +21,6 @@ use crate::batch::Block;
 
 /// A model on the GPU with this number, which [`Device::probe`](super::Device::probe) has found.
 pub(super) fn build(index: usize, config: &ModelConfig, seed: u64) -> Result<Box<dyn Trainable>, LayerError> {
-    // Fails to compile if a feature wraps the back end, for which the operations below would be missing.
-    fn on<B: SageBackend>() -> std::marker::PhantomData<Autodiff<B>> {
-        std::marker::PhantomData
-    }
-    let _ = on::<Cuda>();
     Ok(Box::new(GraphSage::<Cuda>::new(config, seed, CudaDevice::new(index))?))
 }
 

@@ -371,11 +371,11 @@ fn split_weight(flat: &mut [f32], places: &LayerPlaces, both: &[f32]) {
     }
 }
 
-fn bad_batch(batch: &AssembledBatch, source: AssembleError) -> LayerError {
+fn bad_batch(batch: &AssembledBatch, reason: AssembleError) -> LayerError {
     LayerError::Batch {
         rank: batch.key.rank,
         step: batch.key.step,
-        source,
+        reason,
     }
 }
 

@@ -63,8 +63,17 @@ pub fn save_safetensors(
         .map_err(io_failed)
 }
 
-/// Reads a file of [`save_safetensors`]: the parameters in name order, and the metadata by key.
-pub fn load_safetensors(path: &Path) -> Result<(Vec<NamedParameter>, Vec<(String, String)>), LayerError> {
+/// What a safetensors file holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedWeights {
+    /// In name order.
+    pub parameters: Vec<NamedParameter>,
+    /// Key and value, by key.
+    pub metadata: Vec<(String, String)>,
+}
+
+/// Reads a file of [`save_safetensors`], or any with f32 tensors alone.
+pub fn load_safetensors(path: &Path) -> Result<SavedWeights, LayerError> {
     let failed = |reason: String| file_error("cannot read", path, reason);
     let whole = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
     let (_, header) = SafeTensors::read_metadata(&whole).map_err(|error| failed(error.to_string()))?;
@@ -84,7 +93,7 @@ pub fn load_safetensors(path: &Path) -> Result<(Vec<NamedParameter>, Vec<(String
     parameters.sort_by(|left, right| left.name.cmp(&right.name));
     let mut metadata: Vec<(String, String)> = header.metadata().clone().unwrap_or_default().into_iter().collect();
     metadata.sort();
-    Ok((parameters, metadata))
+    Ok(SavedWeights { parameters, metadata })
 }
 
 fn little_endian(values: &[f32]) -> Vec<u8> {
@@ -131,7 +140,7 @@ mod tests {
         };
         assert_eq!(
             weights_sha256(&[one]),
-            "e00e5eb9444182f352323374ef4e08ebcb784725fdd4fd612d7730540b3e0c8d"
+            "e00e5eb9444182f352323374ef4e08ebcb784725fdd4fd612d7730540b3e0c8c"
         );
     }
 
@@ -142,7 +151,10 @@ mod tests {
         let metadata = [("epoch".to_string(), "3".to_string()), ("seed".into(), "1".into())];
         save_safetensors(&path, &parameters(), &metadata).unwrap();
         save_safetensors(&path, &parameters(), &metadata).unwrap();
-        let (found, notes) = load_safetensors(&path).unwrap();
+        let SavedWeights {
+            parameters: found,
+            metadata: notes,
+        } = load_safetensors(&path).unwrap();
         assert_eq!(found, parameters());
         assert_eq!(weights_sha256(&found), weights_sha256(&parameters()));
         assert_eq!(notes, metadata);
