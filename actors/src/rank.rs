@@ -5,10 +5,11 @@
 //! of the first that failed.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Phase, Traffic};
 use greengnn_model::layers::{NamedParameter, Trainable};
@@ -185,7 +186,7 @@ fn start_workers(
         cancelled: Arc::clone(&cancelled),
     };
     let told = myself.clone();
-    spawn_thread(format!("presample-{rank}"), move || {
+    spawn_worker(format!("presample-{rank}"), &myself, move || {
         if let Err(error) = presampler.run(trace_sender) {
             fail(&told, error.to_string(), false);
         }
@@ -200,8 +201,11 @@ fn start_workers(
         epochs: config.epochs,
         state: fill.state.clone(),
     };
-    spawn_thread(format!("plan-{rank}"), move || planner.run(traces, plan_sender))?;
+    spawn_worker(format!("plan-{rank}"), &myself, move || {
+        planner.run(traces, plan_sender)
+    })?;
 
+    let buffers: Arc<Mutex<InputBuffers>> = Arc::default();
     let prefetcher = Prefetcher {
         rank,
         book: Arc::clone(&start.book),
@@ -213,7 +217,7 @@ fn start_workers(
         verify: config.verify,
         ahead: Arc::clone(&ahead),
         epochs: Arc::clone(&epoch_permits),
-        buffers: Arc::default(),
+        buffers: Arc::clone(&buffers),
     };
     let told = myself.clone();
     let prefetching = tokio::spawn(async move {
@@ -230,18 +234,20 @@ fn start_workers(
         runtime,
         batches,
         ahead: Arc::clone(&ahead),
+        buffers,
         // A batch takes at most one deadline per request that it waits for; presampling at the start takes longest.
         patience: config.deadline() * 10,
     };
-    spawn_thread(format!("rank-{rank}"), move || {
-        let mut events = Teller(myself.clone());
+    let told = myself.clone();
+    spawn_worker(format!("rank-{rank}"), &myself, move || {
+        let mut events = Teller(told.clone());
         match trainer.run(&mut events) {
             Ok(parameters) => {
-                let _ = myself.cast(RankEvent::Trained(parameters));
+                let _ = told.cast(RankEvent::Trained(parameters));
             }
             Err(error) => {
                 let consequence = matches!(error, TrainerError::LoaderEnded { .. });
-                fail(&myself, error.to_string(), consequence);
+                fail(&told, error.to_string(), consequence);
             }
         }
     })?;
@@ -272,8 +278,20 @@ fn fail(rank: &ActorRef<RankEvent>, reason: String, consequence: bool) {
     let _ = rank.cast(RankEvent::WorkerFailed { reason, consequence });
 }
 
-fn spawn_thread(name: String, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name).spawn(work).map(|_| ())
+/// Starts a worker. One that panics has failed, and says so like one that returned an error.
+fn spawn_worker(name: String, rank: &ActorRef<RankEvent>, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let told = rank.clone();
+    let thread = name.clone();
+    let guarded = move || {
+        if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+            let words = panic.downcast_ref::<String>().map(String::as_str);
+            let words = words
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no words");
+            fail(&told, format!("thread {thread} panicked: {words}"), false);
+        }
+    };
+    std::thread::Builder::new().name(name).spawn(guarded).map(|_| ())
 }
 
 /// Passes the trainer's news to the actor.

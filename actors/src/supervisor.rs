@@ -27,6 +27,8 @@ use crate::run_output::{RunOutput, RunOutputError};
 /// A machine that has not answered for this long is dead. Starved machines are slow, not dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(5);
 const PING_EVERY: Duration = Duration::from_millis(500);
+/// How long a reported failure waits for a better explanation.
+const SETTLE: Duration = Duration::from_millis(500);
 const PING_DEADLINE: Duration = Duration::from_secs(1);
 /// Largest file of parameters that is collected from rank 0's machine.
 const WEIGHTS_LIMIT: u64 = 4 << 30;
@@ -127,6 +129,8 @@ pub enum ClusterEvent {
     Weights(WeightsChunk),
     Finished(Box<FinishedReport>),
     Failed(Failure),
+    /// A failure that nothing else has explained meanwhile.
+    FailedForGood(Failure),
     /// A machine's session closed or its heartbeat stopped.
     Lost {
         machine: String,
@@ -279,7 +283,15 @@ impl ClusterState {
             ClusterEvent::EpochDone(report) => self.on_epoch(*report),
             ClusterEvent::Weights(chunk) => self.on_weights(chunk),
             ClusterEvent::Finished(report) => self.on_finished(myself, *report),
-            ClusterEvent::Failed(Failure { machine, reason }) => Err(RunError::MachineFailed { machine, reason }),
+            ClusterEvent::Failed(failure) => {
+                // A machine that lost a peer often says so before the supervisor has seen the peer's session close. The
+                // loss is the better reason, so it gets a moment to show.
+                after(SETTLE, myself.clone(), ClusterEvent::FailedForGood(failure));
+                Ok(())
+            }
+            ClusterEvent::FailedForGood(Failure { machine, reason }) => {
+                Err(RunError::MachineFailed { machine, reason })
+            }
             ClusterEvent::Lost { machine, reason } => self.on_lost(machine, reason),
             ClusterEvent::Overdue(stage) => self.on_overdue(stage),
             ClusterEvent::Cancelled => Err(RunError::Interrupted),

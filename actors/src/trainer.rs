@@ -1,9 +1,10 @@
 //! The trainer of a rank: takes assembled batches, computes gradients, averages them with the other ranks, and learns.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::Rank;
 use greengnn_model::counters::{Period, Phase};
 use greengnn_model::layers::{Evaluation, LayerError, NamedParameter, Trainable};
@@ -82,6 +83,8 @@ pub struct Trainer {
     pub batches: mpsc::Receiver<Prefetched>,
     /// One permit back per finished step: the prefetcher may assemble one more.
     pub ahead: Arc<Semaphore>,
+    /// Where the buffers of a batch go once it is done.
+    pub buffers: Arc<Mutex<InputBuffers>>,
     /// The longest wait for a batch.
     pub patience: Duration,
 }
@@ -233,7 +236,7 @@ impl Trainer {
                 f64::from(loss) / f64::from(divisor)
             },
         };
-        self.ahead.add_permits(1);
+        self.step_over(prepared);
         Ok(record)
     }
 
@@ -252,8 +255,17 @@ impl Trainer {
         total.loss_sum += found.loss_sum;
         total.correct += found.correct;
         total.labelled += found.labelled;
-        self.ahead.add_permits(1);
+        self.step_over(prepared);
         Ok(())
+    }
+
+    /// Gives the batch's buffers back, and the prefetcher leave to assemble one more.
+    fn step_over(&self, prepared: Box<PreparedBatch>) {
+        self.buffers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recycle(prepared.batch.input);
+        self.ahead.add_permits(1);
     }
 
     /// Adds up what all ranks evaluated, and takes the epoch's tally from the prefetcher.
