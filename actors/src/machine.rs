@@ -103,6 +103,10 @@ pub async fn run(
     let listen = SocketAddr::new(ip, 0).to_string();
     let node = Arc::new(ControlNode::start(&node_name, &listen, &options.cookie).await?);
 
+    node.dial(&options.join, options.join_within).await?;
+    let who = format!("the supervisor at {}", options.join);
+    let cell = control::wait_for_member(&control::supervisor_group(), &who, options.join_within).await?;
+
     let (result_sender, result) = oneshot::channel();
     let start = MachineStart {
         id,
@@ -110,6 +114,7 @@ pub async fn run(
         parts,
         manifest: Arc::new(manifest),
         node: Arc::clone(&node),
+        supervisor: supervisor_gate(cell),
         options,
         result: result_sender,
     };
@@ -184,6 +189,7 @@ struct MachineStart {
     parts: Vec<PartId>,
     manifest: Arc<PartsManifest>,
     node: Arc<ControlNode>,
+    supervisor: ActorRef<SupervisorMessage>,
     options: MachineOptions,
     result: oneshot::Sender<Result<(), MachineError>>,
 }
@@ -230,6 +236,7 @@ impl Actor for MachineSupervisor {
             parts,
             manifest,
             node,
+            supervisor,
             options,
             result,
         } = start;
@@ -241,11 +248,7 @@ impl Actor for MachineSupervisor {
             myself.get_cell(),
         )
         .await?;
-        node.dial(&options.join, options.join_within).await?;
-        let who = format!("the supervisor at {}", options.join);
-        let cell = control::wait_for_member(&control::supervisor_group(), &who, options.join_within).await?;
         pg::monitor(control::supervisor_group(), myself.get_cell());
-        let supervisor = supervisor_gate(cell);
         let request = JoinRequest {
             name: id.name.clone(),
             protocol: PROTOCOL_VERSION,

@@ -88,12 +88,14 @@ pub async fn run(
     listening: impl FnOnce(std::net::SocketAddr),
     cancel: impl Future<Output = ()> + Send + 'static,
 ) -> Result<RunSummary, RunError> {
+    let output = RunOutput::new(&options)?;
     let node_name = format!("supervisor-{:016x}", incarnation()?);
     let node = ControlNode::start(&node_name, &options.listen, &options.cookie).await?;
     listening(node.address());
     let (result_sender, result) = oneshot::channel();
     let start = ClusterStart {
         options,
+        output,
         result: result_sender,
     };
     let (cluster, handle) = Actor::spawn(Some(node_name), ClusterSupervisor, start)
@@ -129,8 +131,8 @@ pub enum ClusterEvent {
     Weights(WeightsChunk),
     Finished(Box<FinishedReport>),
     Failed(Failure),
-    /// A failure that nothing else has explained meanwhile.
-    FailedForGood(Failure),
+    /// Reported failures have had their time to be explained by a loss.
+    Settled,
     /// A machine's session closed or its heartbeat stopped.
     Lost {
         machine: String,
@@ -152,6 +154,7 @@ pub enum Stage {
 
 struct ClusterStart {
     options: SupervisorOptions,
+    output: RunOutput,
     result: oneshot::Sender<Result<RunSummary, RunError>>,
 }
 
@@ -177,6 +180,7 @@ struct ClusterState {
     recorder: Recorder,
     output: RunOutput,
     finished: Vec<FinishedReport>,
+    failures: Vec<Failure>,
     weights: Vec<u8>,
     weights_total: Option<u64>,
     started: Instant,
@@ -196,7 +200,11 @@ impl Actor for ClusterSupervisor {
         myself: ActorRef<ClusterEvent>,
         start: ClusterStart,
     ) -> Result<ClusterState, ActorProcessingErr> {
-        let ClusterStart { options, result } = start;
+        let ClusterStart {
+            options,
+            output,
+            result,
+        } = start;
         let parts = usize::from(options.manifest.book.parts());
         let wanted_machines = options.config.machines.map_or(parts, |machines| machines as usize);
         let (gate, _) = Actor::spawn_linked(
@@ -208,7 +216,6 @@ impl Actor for ClusterSupervisor {
         .await?;
         tracing::debug!("the supervisor's gate is {:?}", gate.get_id());
         after(options.join_within, myself, ClusterEvent::Overdue(Stage::Joining));
-        let output = RunOutput::new(&options)?;
         Ok(ClusterState {
             recorder: Recorder::new(wanted_machines),
             output,
@@ -218,6 +225,7 @@ impl Actor for ClusterSupervisor {
             members: BTreeMap::new(),
             placement: Vec::new(),
             finished: Vec::new(),
+            failures: Vec::new(),
             weights: Vec::new(),
             weights_total: None,
             started: Instant::now(),
@@ -286,12 +294,16 @@ impl ClusterState {
             ClusterEvent::Failed(failure) => {
                 // A machine that lost a peer often says so before the supervisor has seen the peer's session close. The
                 // loss is the better reason, so it gets a moment to show.
-                after(SETTLE, myself.clone(), ClusterEvent::FailedForGood(failure));
+                if self.failures.is_empty() {
+                    after(SETTLE, myself.clone(), ClusterEvent::Settled);
+                }
+                self.failures.push(failure);
                 Ok(())
             }
-            ClusterEvent::FailedForGood(Failure { machine, reason }) => {
-                Err(RunError::MachineFailed { machine, reason })
-            }
+            ClusterEvent::Settled => match self.failures.first().cloned() {
+                Some(Failure { machine, reason }) => Err(RunError::MachineFailed { machine, reason }),
+                None => Ok(()),
+            },
             ClusterEvent::Lost { machine, reason } => self.on_lost(machine, reason),
             ClusterEvent::Overdue(stage) => self.on_overdue(stage),
             ClusterEvent::Cancelled => Err(RunError::Interrupted),
@@ -345,6 +357,13 @@ impl ClusterState {
             return Some(format!(
                 "it speaks version {} of the control protocol, this supervisor version {PROTOCOL_VERSION}",
                 request.protocol
+            ));
+        }
+        let own_version = env!("CARGO_PKG_VERSION");
+        if request.version != own_version {
+            return Some(format!(
+                "it runs greengnn {}, this supervisor {own_version}: install one version on all machines",
+                request.version
             ));
         }
         if request.graph_hash != manifest.graph_hash {
@@ -474,6 +493,10 @@ impl ClusterState {
     }
 
     fn on_lost(&mut self, machine: String, reason: String) -> Result<(), RunError> {
+        if self.failures.iter().any(|failure| failure.machine == machine) {
+            // It has said why it would go.
+            return Ok(());
+        }
         Err(RunError::MachineLost { machine, reason })
     }
 
