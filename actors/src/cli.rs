@@ -1,5 +1,7 @@
 //! The command line: one module per subcommand, each with its arguments and a `run` function.
 
+use std::time::Duration;
+
 use clap::{Parser, Subcommand};
 
 pub mod demo;
@@ -61,6 +63,14 @@ impl Cli {
 #[derive(Debug, thiserror::Error)]
 #[error("")]
 pub struct AlreadyReported;
+
+/// Reads a number of seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (1.0..=1e6).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("expected a number of seconds from 1 to 1,000,000".to_owned()),
+    }
+}
 
 /// The runtime of a supervisor or machine process. Compute has threads of its own, so two are enough for messages.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use greengnn_model::layers::{DeviceChoice, LayerError};
+use greengnn_model::policy::{Budget, BudgetError, UnknownPolicy, policy_by_name};
+use greengnn_model::store::PartsManifest;
 use serde::{Deserialize, Serialize};
 
 /// Everything that decides what a run computes and how. Written to the run folder as it was resolved.
@@ -106,6 +109,16 @@ pub enum ConfigError {
         wanted: &'static str,
         found: String,
     },
+    #[error(transparent)]
+    Policy(#[from] UnknownPolicy),
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
+    #[error(transparent)]
+    Device(#[from] LayerError),
+    #[error(
+        "machines must be at most {parts}, the number of parts, found {machines}: each machine trains at least one"
+    )]
+    TooManyMachines { machines: u32, parts: u16 },
 }
 
 impl TrainConfig {
@@ -124,6 +137,9 @@ impl TrainConfig {
     /// Refuses values that no run can have, before anything is started.
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |name, wanted, found: String| Err(ConfigError::Value { name, wanted, found });
+        policy_by_name(&self.policy)?;
+        self.budget.parse::<Budget>()?;
+        self.device.parse::<DeviceChoice>()?;
         if self.window == 0 {
             return refuse("window", "at least 1", "0".to_owned());
         }
@@ -154,10 +170,19 @@ impl TrainConfig {
         if self.ahead > 1 {
             return refuse("ahead", "0 or 1", self.ahead.to_string());
         }
-        if !(self.deadline_s >= 1.0 && self.deadline_s.is_finite()) {
-            return refuse("deadline-s", "at least 1 second", self.deadline_s.to_string());
+        if !(1.0..=1e6).contains(&self.deadline_s) {
+            return refuse("deadline-s", "1 to 1,000,000 seconds", self.deadline_s.to_string());
         }
         Ok(())
+    }
+
+    /// Refuses what this graph cannot have.
+    pub fn check_against(&self, manifest: &PartsManifest) -> Result<(), ConfigError> {
+        let parts = manifest.book.parts();
+        match self.machines {
+            Some(machines) if machines > u32::from(parts) => Err(ConfigError::TooManyMachines { machines, parts }),
+            _ => Ok(()),
+        }
     }
 
     pub fn deadline(&self) -> std::time::Duration {

@@ -1,25 +1,27 @@
 //! The launcher: a run on one computer, as one supervisor process and some machine processes that are its children.
 //!
 //! It waits on its main thread, because the children's parent-death signal is tied to the thread that started them.
+//! What goes wrong in a run is said once, by the process that knows best: mostly the supervisor.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use crate::config::TrainConfig;
 use crate::control::{COOKIE_SECRET_VARIABLE, ControlError, random_cookie};
+use crate::lifetime::{self, END_WITHIN, ENDED_BY_ANOTHER};
 use crate::report::summary::{RunSummary, SummaryError};
 
 /// How often the children are looked at.
 const POLL: Duration = Duration::from_millis(10);
 /// How long the supervisor may take to listen.
 const LISTEN_WITHIN: Duration = Duration::from_secs(30);
-/// How long the others may take to end when one has.
-const SETTLE_WITHIN: Duration = Duration::from_secs(15);
+/// How long the others may take to end by themselves when one has.
+const SETTLE_WITHIN: Duration = END_WITHIN;
+/// How long the machines may take to end after the supervisor, which has told them to.
+const FOLLOW_WITHIN: Duration = Duration::from_secs(1);
 /// Longest summary that is read.
 const SUMMARY_LIMIT: u64 = 256 << 20;
 
@@ -40,30 +42,42 @@ pub struct LocalRun {
 pub enum LaunchError {
     #[error("cannot start {what}: {source}")]
     Start { what: String, source: std::io::Error },
+    #[error("the configuration cannot be handed to the supervisor: {0}")]
+    Encode(#[from] serde_json::Error),
     #[error(transparent)]
     Control(#[from] ControlError),
     #[error("the supervisor process did not listen within {} s", LISTEN_WITHIN.as_secs())]
     NotListening,
-    /// The supervisor has said on standard error what went wrong.
+    /// Another process has said on standard error what went wrong. It cannot know by what a machine was killed.
     #[error("")]
-    Reported,
+    Reported {
+        #[source]
+        cause: Option<Killed>,
+    },
     #[error("{what} ended with {status} and said nothing")]
     Ended { what: String, status: ExitStatus },
+    #[error("the supervisor process does not respond: {what} ended with {status}, and it took no notice")]
+    Unresponsive { what: String, status: ExitStatus },
     #[error("the supervisor's summary cannot be read: {0}")]
     Summary(#[from] SummaryError),
-    #[error("interrupted")]
+    #[error("the run was interrupted")]
     Interrupted,
 }
 
-/// Runs all processes and waits until every one has ended.
+/// A process that a signal has ended.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} was ended by {status}")]
+pub struct Killed {
+    pub what: String,
+    pub status: ExitStatus,
+}
+
+/// Runs all processes and waits until every one has ended. Call it from the main thread.
 pub fn run(local: &LocalRun) -> Result<RunSummary, LaunchError> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for kind in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(kind, Arc::clone(&interrupted)).map_err(|source| LaunchError::Start {
-            what: "the signal handler".to_owned(),
-            source,
-        })?;
-    }
+    lifetime::catch_interruption().map_err(|source| LaunchError::Start {
+        what: "the thread that waits for signals".to_owned(),
+        source,
+    })?;
     let program = std::env::current_exe().map_err(|source| LaunchError::Start {
         what: "another process of this program".to_owned(),
         source,
@@ -82,11 +96,10 @@ pub fn run(local: &LocalRun) -> Result<RunSummary, LaunchError> {
     supervisor
         .arg("supervisor")
         .arg(&local.parts)
-        .args(["--listen", "127.0.0.1:0", "--json", "--announce"]);
-    supervisor.args(["--machines", &local.machines.to_string(), "--title", &local.title]);
-    supervisor
+        .args(["--listen", "127.0.0.1:0", "--json", "--announce"])
+        .args(["--machines", &local.machines.to_string(), "--title", &local.title])
         .arg("--resolved")
-        .arg(serde_json::to_string(&local.config).unwrap_or_default());
+        .arg(serde_json::to_string(&local.config)?);
     if let Some(out) = &local.out {
         supervisor.arg("--out").arg(out);
     }
@@ -94,9 +107,9 @@ pub fn run(local: &LocalRun) -> Result<RunSummary, LaunchError> {
         supervisor.args(["--metrics-addr", address]);
     }
     supervisor.stdout(Stdio::piped());
-    let mut output = family.start("the supervisor".to_owned(), supervisor, &cookie)?;
-    let lines = read_output(output.take());
-    let address = family.wait_for_address(&lines, &interrupted)?;
+    let output = family.start("the supervisor process".to_owned(), supervisor, &cookie)?;
+    let lines = read_output(output);
+    let address = family.wait_for_address(&lines)?;
 
     for index in 0..local.machines {
         let name = format!("machine-{index}");
@@ -104,17 +117,16 @@ pub fn run(local: &LocalRun) -> Result<RunSummary, LaunchError> {
         machine
             .args(["machine", "--join", &address, "--name", &name])
             .arg("--parts")
-            .arg(&local.parts);
-        machine
+            .arg(&local.parts)
             .arg("--work-dir")
-            .arg(work.path().join(&name))
+            .arg(work.path())
             .stdout(Stdio::null());
         family.start(name, machine, &cookie)?;
     }
-    family.wait(&interrupted)?;
+    family.wait()?;
     match lines.recv_timeout(SETTLE_WITHIN) {
         Ok(Output::Rest(text)) => Ok(RunSummary::from_json(&text)?),
-        _ => Err(LaunchError::Reported),
+        _ => Err(LaunchError::Reported { cause: None }),
     }
 }
 
@@ -124,7 +136,7 @@ enum Output {
     Rest(String),
 }
 
-fn read_output(stdout: Option<std::process::ChildStdout>) -> Receiver<Output> {
+fn read_output(stdout: Option<ChildStdout>) -> Receiver<Output> {
     let (sender, receiver) = channel();
     if let Some(stdout) = stdout {
         std::thread::spawn(move || {
@@ -155,13 +167,31 @@ struct Member {
     status: Option<ExitStatus>,
 }
 
+impl Member {
+    fn is_running(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status.is_none()
+    }
+
+    /// Tells it to end. A stopped process hears nothing before it continues.
+    fn tell_to_end(&mut self) {
+        if self.is_running() {
+            for signal in [libc::SIGTERM, libc::SIGCONT] {
+                // SAFETY: the child has not been waited for, so its process id is still its own.
+                unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
+            }
+        }
+    }
+
+    fn failed(&self) -> bool {
+        self.status.is_some_and(|status| !status.success())
+    }
+}
+
 impl Family {
-    fn start(
-        &mut self,
-        what: String,
-        mut command: Command,
-        cookie: &str,
-    ) -> Result<Option<std::process::ChildStdout>, LaunchError> {
+    fn start(&mut self, what: String, mut command: Command, cookie: &str) -> Result<Option<ChildStdout>, LaunchError> {
         command.args(["--parent", &std::process::id().to_string()]);
         command.env(COOKIE_SECRET_VARIABLE, cookie).stdin(Stdio::null());
         let mut child = command.spawn().map_err(|source| LaunchError::Start {
@@ -177,15 +207,20 @@ impl Family {
         Ok(stdout)
     }
 
-    fn wait_for_address(&mut self, lines: &Receiver<Output>, interrupted: &AtomicBool) -> Result<String, LaunchError> {
+    fn wait_for_address(&mut self, lines: &Receiver<Output>) -> Result<String, LaunchError> {
         let started = Instant::now();
         loop {
             match lines.recv_timeout(POLL) {
                 Ok(Output::Address(address)) if !address.is_empty() => return Ok(address),
-                Ok(_) | Err(RecvTimeoutError::Disconnected) => return Err(self.why_the_supervisor_ended()),
+                Ok(_) | Err(RecvTimeoutError::Disconnected) => {
+                    // It has closed its output, so it is about to end.
+                    self.settle(1, SETTLE_WITHIN);
+                    self.verdict()?;
+                    return Err(LaunchError::NotListening);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if interrupted.load(Ordering::Relaxed) {
+            if lifetime::interrupted() {
                 return Err(LaunchError::Interrupted);
             }
             if started.elapsed() > LISTEN_WITHIN {
@@ -194,51 +229,19 @@ impl Family {
         }
     }
 
-    /// The supervisor says on standard error why it ends; only one that was killed says nothing.
-    fn why_the_supervisor_ended(&mut self) -> LaunchError {
-        let Some(supervisor) = self.children.first_mut() else {
-            return LaunchError::NotListening;
-        };
-        match supervisor.child.wait() {
-            Ok(status) if status.code().is_none() => LaunchError::Ended {
-                what: supervisor.what.clone(),
-                status,
-            },
-            _ => LaunchError::Reported,
-        }
-    }
-
     /// Waits until all have ended. When one ends badly the others get a while to end by themselves, which they do with
     /// better words than this process has.
-    fn wait(&mut self, interrupted: &AtomicBool) -> Result<(), LaunchError> {
+    fn wait(&mut self) -> Result<(), LaunchError> {
         let mut settle_by: Option<Instant> = None;
-        loop {
-            let mut running = 0;
-            for member in &mut self.children {
-                if member.status.is_none() {
-                    member.status = member.child.try_wait().ok().flatten();
-                }
-                running += usize::from(member.status.is_none());
-            }
-            if running == 0 {
-                break;
-            }
-            if interrupted.load(Ordering::Relaxed) {
+        while self.running() > 0 {
+            if lifetime::interrupted() {
                 return Err(LaunchError::Interrupted);
             }
-            let ended = self.children.iter().any(|member| member.status.is_some());
-            if ended {
+            let supervisor_ended = self.children.first().is_some_and(|member| member.status.is_some());
+            if supervisor_ended || self.children.iter().any(Member::failed) {
                 let deadline = *settle_by.get_or_insert_with(|| Instant::now() + SETTLE_WITHIN);
-                let supervisor_done = self.children.first().is_some_and(|member| member.status.is_some());
-                let failed = self
-                    .children
-                    .iter()
-                    .any(|member| member.status.is_some_and(|status| !status.success()));
-                if (failed || supervisor_done) && Instant::now() > deadline {
+                if Instant::now() > deadline {
                     break;
-                }
-                if !failed && !supervisor_done {
-                    settle_by = None;
                 }
             }
             std::thread::sleep(POLL);
@@ -246,8 +249,24 @@ impl Family {
         self.verdict()
     }
 
+    fn running(&mut self) -> usize {
+        self.children
+            .iter_mut()
+            .map(|member| usize::from(member.is_running()))
+            .sum()
+    }
+
+    /// Waits until the first `count` have ended, at most so long.
+    fn settle(&mut self, count: usize, within: Duration) {
+        let deadline = Instant::now() + within;
+        while self.children.iter_mut().take(count).any(Member::is_running) && Instant::now() < deadline {
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// How it went, in the words of who knows best.
     fn verdict(&self) -> Result<(), LaunchError> {
-        let Some(supervisor) = self.children.first() else {
+        let Some((supervisor, machines)) = self.children.split_first() else {
             return Ok(());
         };
         match supervisor.status {
@@ -256,25 +275,47 @@ impl Family {
                 what: supervisor.what.clone(),
                 status,
             }),
-            Some(_) => Err(LaunchError::Reported),
-            None => Err(LaunchError::NotListening),
+            Some(_) => Err(LaunchError::Reported {
+                cause: machines.iter().find_map(killed),
+            }),
+            None => match machines
+                .iter()
+                .find_map(|member| Some((member, member.status.filter(|_| member.failed())?)))
+            {
+                // A machine that could not join has said why, and nobody else knows of it.
+                Some((_, status)) if status.code().is_some_and(|code| code != ENDED_BY_ANOTHER) => {
+                    Err(LaunchError::Reported { cause: None })
+                }
+                Some((member, status)) => Err(LaunchError::Unresponsive {
+                    what: member.what.clone(),
+                    status,
+                }),
+                None => Err(LaunchError::NotListening),
+            },
         }
     }
 }
 
+fn killed(member: &Member) -> Option<Killed> {
+    let status = member.status.filter(|status| status.code().is_none())?;
+    Some(Killed {
+        what: member.what.clone(),
+        status,
+    })
+}
+
 impl Drop for Family {
+    /// Asks the supervisor first, who tells its machines; then all; then nobody is asked any more.
     fn drop(&mut self) {
-        let running = |member: &mut Member| member.status.is_none() && matches!(member.child.try_wait(), Ok(None));
-        for member in &mut self.children {
-            if running(member) {
-                // SAFETY: the child has not been waited for, so its process id is still its own.
-                unsafe { libc::kill(member.child.id() as libc::pid_t, libc::SIGTERM) };
-            }
+        if let Some(supervisor) = self.children.first_mut()
+            && supervisor.is_running()
+        {
+            supervisor.tell_to_end();
+            self.settle(1, END_WITHIN);
+            self.settle(usize::MAX, FOLLOW_WITHIN);
         }
-        let deadline = Instant::now() + crate::lifetime::END_WITHIN + Duration::from_secs(1);
-        while Instant::now() < deadline && self.children.iter_mut().any(running) {
-            std::thread::sleep(POLL);
-        }
+        self.children.iter_mut().for_each(Member::tell_to_end);
+        self.settle(usize::MAX, END_WITHIN + FOLLOW_WITHIN);
         for member in &mut self.children {
             let _ = member.child.kill();
             let _ = member.child.wait();

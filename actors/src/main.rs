@@ -25,15 +25,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints an error and its causes. One without words was printed by another process.
+/// Prints an error and its causes, each once. One without words was printed by another process.
 fn report(error: &(dyn std::error::Error + 'static)) {
-    let text = error.to_string();
-    if !text.is_empty() {
-        eprintln!("error: {text}");
+    let mut said = error.to_string();
+    if !said.is_empty() {
+        eprintln!("error: {said}");
     }
     let mut cause = error.source();
     while let Some(error) = cause {
-        eprintln!("  because {error}");
+        let text = error.to_string();
+        if !said.contains(&text) {
+            eprintln!("  because {text}");
+            said = text;
+        }
         cause = error.source();
     }
 }

@@ -17,6 +17,8 @@ use greengnn_model::partition::{self, Adjacency, NodeLoads, PartitionError, assi
 use greengnn_model::rng::Purpose;
 use greengnn_model::store::{GraphManifest, GraphStore, StoreError};
 
+use crate::lifetime::Scratch;
+
 /// The hidden subcommand.
 pub const SUBCOMMAND: &str = "metis-child";
 
@@ -106,7 +108,7 @@ impl MetisProgram {
         let manifest = GraphManifest::open(graph)?;
         let nodes = manifest.nodes;
         check_metis_size(u64::from(nodes), manifest.edges)?;
-        let folder = tempfile::tempdir().map_err(MetisChildError::Folder)?;
+        let folder = Scratch::new().map_err(MetisChildError::Folder)?;
         let result = folder.path().join("assignment.npy");
         self.run(graph, parts, seed, &result)?;
         assignment_from_file(&result, nodes, parts).map_err(MetisChildError::Result)

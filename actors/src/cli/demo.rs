@@ -1,5 +1,6 @@
 //! `greengnn demo`: the Debian package graph, four machines, and what each policy cost.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use greengnn_model::import::{ImportOptions, import_folder};
@@ -9,6 +10,7 @@ use super::CliResult;
 use super::partition::{Method, cut};
 use crate::config::TrainFlags;
 use crate::launcher::{self, LocalRun};
+use crate::lifetime::{Scratch, Unfinished};
 use crate::report::summary::RunSummary;
 use crate::report::table;
 
@@ -61,10 +63,10 @@ pub struct DemoArgs {
     #[arg(long, value_name = "DIR", default_value = "greengnn-demo")]
     pub dir: PathBuf,
     /// Epochs of every run
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub epochs: u32,
     /// Parts and machine processes
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     pub machines: u16,
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -106,15 +108,17 @@ pub fn run(args: DemoArgs) -> CliResult {
 }
 
 fn show(args: &DemoArgs, summaries: &[RunSummary], last_report: &Path) -> CliResult {
+    let mut stdout = std::io::stdout().lock();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(summaries)?);
+        writeln!(stdout, "{}", serde_json::to_string_pretty(summaries)?)?;
     } else {
-        println!("{}", table::compare(summaries));
-        println!(
+        writeln!(stdout, "{}", table::compare(summaries))?;
+        writeln!(
+            stdout,
             "every run has a folder under {}; a report: {}",
             args.dir.display(),
             last_report.display()
-        );
+        )?;
     }
     Ok(())
 }
@@ -126,7 +130,8 @@ fn prepare(args: &DemoArgs) -> Result<PathBuf, Box<dyn std::error::Error + Send 
     if !graph.exists() {
         eprintln!("importing the Debian package graph into {}", graph.display());
         std::fs::create_dir_all(&args.dir)?;
-        let data = tempfile::tempdir()?;
+        let _unfinished = Unfinished::target(&graph)?;
+        let data = Scratch::new()?;
         std::fs::create_dir(data.path().join("split"))?;
         for (name, bytes) in DATA {
             std::fs::write(data.path().join(name), bytes)?;
@@ -136,6 +141,7 @@ fn prepare(args: &DemoArgs) -> Result<PathBuf, Box<dyn std::error::Error + Send 
     GraphStore::open(&graph)?;
     if !parts.exists() {
         eprintln!("cutting it into {} parts in {}", args.machines, parts.display());
+        let _unfinished = Unfinished::target(&parts)?;
         cut(&graph, args.machines, &Method::Metis, args.seed, &parts)?;
     }
     Ok(parts)

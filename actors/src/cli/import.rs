@@ -8,6 +8,7 @@ use greengnn_model::import::{ImportOptions, ImportRecord, Treatment, import_fold
 use greengnn_model::store::GraphManifest;
 
 use super::CliResult;
+use crate::lifetime::Unfinished;
 
 #[derive(Debug, clap::Args)]
 pub struct ImportArgs {
@@ -62,6 +63,7 @@ pub fn run(args: ImportArgs) -> CliResult {
         classes: args.classes,
         seed: args.seed,
     };
+    let _unfinished = Unfinished::target(&args.out)?;
     let manifest = import_folder(&args.folder, &options, &args.out)?;
     let mut out = std::io::stdout().lock();
     for (name, value) in table(&manifest) {

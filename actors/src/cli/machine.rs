@@ -1,15 +1,20 @@
 //! `greengnn machine`: a process that hosts parts and trains their ranks.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use greengnn_energy::meter::{Meter, MeterConfig};
 
-use super::{AlreadyReported, CliResult};
+use super::{CliResult, seconds};
 use crate::control::cookie_from_environment;
-use crate::lifetime;
+use crate::lifetime::{self, Told};
 use crate::machine::{self, MachineError, MachineOptions};
+
+/// How long a machine may take to say good-bye once it is told to end.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+/// How often the removal of the work folder is tried.
+const REMOVALS: u32 = 100;
 
 #[derive(Debug, clap::Args)]
 pub struct MachineArgs {
@@ -25,12 +30,12 @@ pub struct MachineArgs {
     /// Address that other machines reach this one on [default: the one that reaches the supervisor]
     #[arg(long, value_name = "IP")]
     pub listen: Option<IpAddr>,
-    /// Folder for trace files while they are needed [default: a temporary one]
+    /// Folder in which a temporary one is made for trace files [default: that of the system]
     #[arg(long, value_name = "DIR")]
     pub work_dir: Option<PathBuf>,
     /// The longest wait for the supervisor to appear, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
-    pub join_within: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub join_within: Duration,
     /// Process id of the launcher, with which this process ends
     #[arg(long, hide = true)]
     pub parent: Option<u32>,
@@ -40,34 +45,57 @@ pub fn run(args: MachineArgs) -> CliResult {
     if let Some(parent) = args.parent {
         lifetime::end_with_parent(parent)?;
     }
-    let work = match &args.work_dir {
-        Some(folder) => WorkFolder::at(folder.clone())?,
-        None => WorkFolder::at(std::env::temp_dir().join(format!("greengnn-machine-{}", std::process::id())))?,
+    let cookie = cookie_from_environment()?;
+    let runtime = super::runtime()?;
+    let told = {
+        let _inside = runtime.enter();
+        lifetime::told_to_end(args.parent)?
     };
+    let work = WorkFolder::new(args.work_dir.as_deref(), args.parent.is_some())?;
     let options = MachineOptions {
         name: args.name.unwrap_or_else(default_name),
         join: args.join,
         parts: args.parts,
         listen: args.listen,
-        cookie: cookie_from_environment()?,
-        work_folder: work.0.clone(),
+        cookie,
+        work_folder: work.path.clone(),
         meter: Meter::start(MeterConfig::from_env()),
-        join_within: Duration::from_secs_f64(args.join_within.clamp(1.0, 1e6)),
+        join_within: args.join_within,
     };
-    let runtime = super::runtime()?;
-    let outcome = runtime.block_on(machine::run(options, lifetime::told_to_end()));
-    // Threads of an ended run may still hold trace files; they get a moment, not more.
-    runtime.shutdown_timeout(Duration::from_secs(2));
-    drop(work);
-    match outcome {
-        // Under a launcher the supervisor's process says why, once for all.
-        Err(MachineError::Stopped(_) | MachineError::SupervisorLost { .. } | MachineError::Interrupted)
-            if args.parent.is_some() =>
-        {
-            Err(Box::new(AlreadyReported))
+    let outcome = runtime.block_on(async {
+        tokio::select! {
+            outcome = machine::run(options, told.clone().heard()) => outcome,
+            // A machine that still waits for the supervisor does not take leave of anybody.
+            () = too_late(told) => Err(MachineError::Interrupted),
         }
-        other => Ok(other?),
+    });
+    drop(work);
+    // Threads of a run that failed may still wait for a message. They end with the process and need the runtime until
+    // then.
+    std::mem::forget(runtime);
+    match outcome {
+        Err(error) if args.parent.is_some() && is_said_by_another(&error) => {
+            std::process::exit(lifetime::ENDED_BY_ANOTHER)
+        }
+        outcome => Ok(outcome?),
     }
+}
+
+/// Resolves some time after the process was told to end.
+async fn too_late(told: Told) {
+    told.heard().await;
+    tokio::time::sleep(LEAVE_WITHIN).await;
+}
+
+/// Under a launcher the supervisor's process says why, once for all; it has been told of failures.
+fn is_said_by_another(error: &MachineError) -> bool {
+    matches!(
+        error,
+        MachineError::Failed(_)
+            | MachineError::Stopped(_)
+            | MachineError::SupervisorLost { .. }
+            | MachineError::Interrupted
+    )
 }
 
 fn default_name() -> String {
@@ -80,25 +108,36 @@ fn default_name() -> String {
     )
 }
 
-/// A folder that is removed, and its parent with it if nothing else is there, when the machine ends.
-struct WorkFolder(PathBuf);
+/// A new folder that is removed when the machine ends.
+struct WorkFolder {
+    path: PathBuf,
+    /// The launcher's folder, which the last machine removes if the launcher could not.
+    of_launcher: Option<PathBuf>,
+}
 
 impl WorkFolder {
-    fn at(path: PathBuf) -> Result<Self, String> {
-        std::fs::create_dir_all(&path)
-            .map_err(|error| format!("cannot make the folder {}: {error}", path.display()))?;
-        Ok(Self(path))
+    fn new(parent: Option<&Path>, launched: bool) -> Result<Self, String> {
+        let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
+        let folder = tempfile::Builder::new().prefix("greengnn-machine-").tempdir_in(&parent);
+        let folder = folder.map_err(|error| format!("cannot make a folder in {}: {error}", parent.display()))?;
+        Ok(Self {
+            path: folder.keep(),
+            of_launcher: launched.then_some(parent),
+        })
     }
 }
 
 impl Drop for WorkFolder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-        if let Some(parent) = self.0.parent()
-            && parent
-                .file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with("greengnn-"))
-        {
+        // A rank that was just stopped may still be making a file.
+        for _ in 0..REMOVALS {
+            let _ = std::fs::remove_dir_all(&self.path);
+            if !self.path.exists() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if let Some(parent) = &self.of_launcher {
             // Fails, as it should, while another machine's folder is there.
             let _ = std::fs::remove_dir(parent);
         }

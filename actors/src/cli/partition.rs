@@ -8,6 +8,7 @@ use greengnn_model::partition::{PartitionError, assignment_from_file, hash_assig
 use greengnn_model::store::{GraphStore, PartitionerRecord, PartsManifest, StoreError};
 
 use super::CliResult;
+use crate::lifetime::Unfinished;
 use crate::metis_child::{MetisChildError, MetisProgram};
 
 #[derive(Debug, clap::Args)]
@@ -98,6 +99,7 @@ pub fn cut(graph: &Path, parts: PartId, method: &Method, seed: u64, out: &Path) 
 }
 
 pub fn run(args: PartitionArgs) -> CliResult {
+    let _unfinished = Unfinished::target(&args.out)?;
     let manifest = cut(&args.graph, args.parts, &args.method, args.seed, &args.out)?;
     print!("{}", report(&manifest));
     Ok(())

@@ -1,17 +1,17 @@
 //! `greengnn supervisor`: the process that machines join.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use greengnn_model::store::PartsManifest;
 
-use super::CliResult;
-use super::train::OutputFlags;
+use super::train::{OutputFlags, show};
+use super::{AlreadyReported, CliResult, seconds};
 use crate::config::{TrainConfig, TrainFlags};
 use crate::control::cookie_from_environment;
 use crate::lifetime;
-use crate::report::table;
-use crate::supervisor::{self, SupervisorOptions};
+use crate::supervisor::{self, RunError, SupervisorOptions};
 use crate::telemetry;
 
 #[derive(Debug, clap::Args)]
@@ -22,8 +22,8 @@ pub struct SupervisorArgs {
     #[arg(long, value_name = "ADDR")]
     pub listen: String,
     /// The longest wait until all machines have joined, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
-    pub join_within: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    pub join_within: Duration,
     #[command(flatten)]
     pub flags: TrainFlags,
     #[command(flatten)]
@@ -50,24 +50,28 @@ pub fn run(args: SupervisorArgs) -> CliResult {
         Some(text) => {
             let mut config: TrainConfig = serde_json::from_str(text)?;
             config.machines = args.flags.machines.or(config.machines);
+            config.check()?;
             config
         }
         None => args.flags.resolve()?,
     };
+    let manifest = PartsManifest::open(&args.dir)?;
+    config.check_against(&manifest)?;
     let out = args.output.folder();
     let options = SupervisorOptions {
         config,
-        manifest: PartsManifest::open(&args.dir)?,
+        manifest,
         listen: args.listen,
         cookie: cookie_from_environment()?,
-        join_within: Duration::from_secs_f64(args.join_within.clamp(1.0, 1e6)),
+        join_within: args.join_within,
         run_folder: Some(out.clone()),
         title: args.title.unwrap_or_else(|| super::train::title(&args.dir)),
         quiet: false,
     };
     let (announce, launched) = (args.announce, args.parent.is_some());
     let runtime = super::runtime()?;
-    let summary = runtime.block_on(async {
+    let outcome = runtime.block_on(async {
+        let told = lifetime::told_to_end(args.parent)?;
         if let Some(address) = &args.output.metrics_addr {
             let address = crate::control::resolve(address).await?;
             let serving = telemetry::serve(address)?;
@@ -75,20 +79,18 @@ pub fn run(args: SupervisorArgs) -> CliResult {
         }
         let listening = move |address: std::net::SocketAddr| {
             if announce {
-                println!("{address}");
+                // Whoever does not read this any more has ended, and this process with it.
+                let _ = writeln!(std::io::stdout(), "{address}");
             }
             if !launched {
                 eprintln!("listening on {address}; waiting for machines to join");
             }
         };
-        let summary = supervisor::run(options, listening, lifetime::told_to_end()).await?;
-        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(summary)
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(supervisor::run(options, listening, told.heard()).await)
     })?;
-    if args.output.json {
-        println!("{}", summary.to_json()?);
-    } else {
-        println!("{}", table::run(&summary));
-        println!("report: {}", out.join("report.html").display());
+    match outcome {
+        // The launcher, who told this process to end, says so.
+        Err(RunError::Interrupted) if launched => Err(Box::new(AlreadyReported)),
+        outcome => show(&outcome?, args.output.json, &out),
     }
-    Ok(())
 }

@@ -6,6 +6,7 @@ use clap::builder::PossibleValuesParser;
 use greengnn_model::synth::{PRESETS, SynthSpec, SynthStatistics};
 
 use super::CliResult;
+use crate::lifetime::Unfinished;
 
 #[derive(Debug, clap::Args)]
 pub struct SynthArgs {
@@ -22,6 +23,7 @@ pub struct SynthArgs {
 
 pub fn run(args: SynthArgs) -> CliResult {
     let spec = SynthSpec::preset(&args.preset, args.seed)?;
+    let _unfinished = Unfinished::target(&args.out)?;
     let manifest = spec.write(&args.out)?;
     println!(
         "{}: {} nodes, {} edges ({} stored), {} features, {} classes",

@@ -1,12 +1,15 @@
 //! `greengnn train`: a run on this computer.
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
+use greengnn_model::layers::{Device, DeviceChoice, LayerError};
 use greengnn_model::store::PartsManifest;
 
 use super::CliResult;
-use crate::config::TrainFlags;
+use crate::config::{TrainConfig, TrainFlags};
 use crate::launcher::{self, LocalRun};
+use crate::report::summary::RunSummary;
 use crate::report::table;
 
 #[derive(Debug, clap::Args)]
@@ -49,6 +52,8 @@ impl OutputFlags {
 pub fn run(args: TrainArgs) -> CliResult {
     let config = args.flags.resolve()?;
     let manifest = PartsManifest::open(&args.parts)?;
+    config.check_against(&manifest)?;
+    check_device(&config)?;
     let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));
     let out = args.output.folder();
     let summary = launcher::run(&LocalRun {
@@ -59,17 +64,32 @@ pub fn run(args: TrainArgs) -> CliResult {
         parts: args.parts,
         metrics_addr: args.output.metrics_addr,
     })?;
-    if args.output.json {
-        println!("{}", summary.to_json()?);
+    show(&summary, args.output.json, &out)
+}
+
+/// Refuses a GPU that this computer, which all machines of the run are on, does not have.
+fn check_device(config: &TrainConfig) -> Result<(), LayerError> {
+    let choice: DeviceChoice = config.device.parse()?;
+    if let DeviceChoice::Cuda(_) = choice {
+        Device::probe(choice, 0)?;
+    }
+    Ok(())
+}
+
+/// Prints what a run of `supervisor` or `train` came to.
+pub fn show(summary: &RunSummary, json: bool, out: &Path) -> CliResult {
+    let mut stdout = std::io::stdout().lock();
+    if json {
+        writeln!(stdout, "{}", summary.to_json()?)?;
     } else {
-        println!("{}", table::run(&summary));
-        println!("report: {}", out.join("report.html").display());
+        writeln!(stdout, "{}", table::run(summary))?;
+        writeln!(stdout, "report: {}", out.join("report.html").display())?;
     }
     Ok(())
 }
 
 /// What a run on this folder is called.
-pub fn title(parts: &std::path::Path) -> String {
+pub fn title(parts: &Path) -> String {
     let name = parts
         .canonicalize()
         .ok()

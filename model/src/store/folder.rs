@@ -27,7 +27,7 @@ impl FolderWriter {
     /// Starts a folder that will be called `target`; whatever has that name already is left alone, and an error.
     pub fn create(target: &Path) -> Result<Self, StoreError> {
         refuse_existing(target)?;
-        let name = target.file_name().ok_or_else(|| StoreError::Io {
+        let prefix = Self::temporary_prefix(target).ok_or_else(|| StoreError::Io {
             doing: "create",
             path: target.to_owned(),
             source: std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path does not end in a name"),
@@ -38,7 +38,7 @@ impl FolderWriter {
         };
         std::fs::create_dir_all(&parent).map_err(StoreError::io("create", &parent))?;
         let temporary = tempfile::Builder::new()
-            .prefix(&format!(".{}-", name.to_string_lossy()))
+            .prefix(&prefix)
             .suffix(".tmp")
             // As `mkdir` makes folders; the default of the crate would shut out everyone but the owner.
             .permissions(Permissions::from_mode(0o777))
@@ -50,6 +50,12 @@ impl FolderWriter {
             temporary,
             begun: BTreeSet::new(),
         })
+    }
+
+    /// What the temporary names of `target` begin with in this process; `None` for a path that does not end in a name.
+    pub fn temporary_prefix(target: &Path) -> Option<String> {
+        let name = target.file_name()?.to_string_lossy();
+        Some(format!(".{name}-{}-", std::process::id()))
     }
 
     /// The folder while it is written.
