@@ -51,7 +51,7 @@ pub fn render(report: Report<'_>) -> Result<String, PlotError> {
 <h1>{title}</h1>
 <p class="soft">GraphSAGE trained by GreenGNN: {headline}.</p>
 <section class="tiles">{tiles}</section>
-<div class="card verdict"><b>What bound the run.</b> {bound}</div>
+<div class="card verdict"><b>What bound the run.</b> {bound}.</div>
 <div class="card verdict{off_plan}"><b>Planned and counted.</b> {plan}.</div>
 <h2>Epochs</h2>
 <section class="plots">{plots}</section>

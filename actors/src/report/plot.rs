@@ -11,7 +11,7 @@ use plotters::prelude::*;
 
 /// Drawn at twice the size at which it is shown: the back end places everything on whole pixels.
 const SIZE: (u32, u32) = (1240, 560);
-const FONT: (&str, u32) = ("sans-serif", 31);
+const FONT: (&str, u32) = ("sans-serif", 38);
 const STROKE: u32 = 4;
 /// Up to as many epochs, each has a dot of its own on a line.
 const MOST_DOTS: usize = 60;
@@ -194,8 +194,8 @@ impl Plot<'_> {
         let mut chart = ChartBuilder::on(root)
             .margin_top(16)
             .margin_right(24)
-            .x_label_area_size(96)
-            .y_label_area_size(140)
+            .x_label_area_size(108)
+            .y_label_area_size(156)
             .build_cartesian_2d(x_low..x_high, y_low..y_high)
             .map_err(text)?;
         let label = FONT.into_font().color(&TEXT.light);
