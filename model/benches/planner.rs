@@ -1,13 +1,17 @@
-//! Nanoseconds per access of planning an epoch: an access is one remote row of one batch.
+//! CPU nanoseconds per access of planning an epoch: an access is one remote row of one batch.
 //!
 //! The trace has the shape of a rank of a Reddit-like graph in four parts: 40 batches that each need about 50,000 of the
 //! 175,000 remote rows, some rows far more often than others.
 //!
-//! `cargo bench -p greengnn-model --bench planner`
+//! `cargo bench --workspace --bench planner`
+
+mod cpu_time;
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::time::Duration;
 
+use cpu_time::CpuTime;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use greengnn_model::book::PartitionBook;
 use greengnn_model::plan::CacheState;
@@ -44,7 +48,7 @@ fn plan_epoch(mut planner: Box<dyn Planner>) -> Result<CacheState, PlanError> {
     Ok(planner.into_state())
 }
 
-fn planner(c: &mut Criterion) {
+fn planner(c: &mut Criterion<CpuTime>) {
     let bounds = (0..=PARTS).map(|part| part * PART_NODES).collect();
     let book = Arc::new(PartitionBook::new(bounds).expect("bounds that ascend"));
     let epochs = [0, 1, 2].map(|number| epoch(&book, number));
@@ -83,5 +87,12 @@ fn planner(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, planner);
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .with_measurement(CpuTime)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = planner
+}
 criterion_main!(benches);

@@ -1,4 +1,4 @@
-//! How fast mini-batches are sampled and written: `cargo bench -p greengnn-model --bench sampler`.
+//! How fast mini-batches are sampled and written: `cargo bench --workspace --bench sampler`.
 //!
 //! The graph has 600,000 nodes and 30 million edges with skewed degrees, made here; a batch has 2,000 seeds and fanouts
 //! [25, 10]. "Elements" of the sampler are sampled edges, those of the trace are edges and nodes of a record.
@@ -6,10 +6,12 @@
 //! All runs on one thread, and times are *CPU times* of the process, so that a busy machine does not spoil them.
 //! `GREENGNN_BENCH_NODES` changes the size of the graph.
 
+mod cpu_time;
+
 use std::convert::Infallible;
 use std::hint::black_box;
 
-use criterion::measurement::{Measurement, ValueFormatter, WallTime};
+use cpu_time::CpuTime;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use greengnn_model::batch::MiniBatch;
 use greengnn_model::book::PartitionBook;
@@ -184,48 +186,6 @@ fn bench_trace(criterion: &mut Criterion<CpuTime>, graph: &Graph, nodes: u32) {
         });
     });
     group.finish();
-}
-
-/// CPU time of all threads of this process, in nanoseconds.
-struct CpuTime;
-
-impl CpuTime {
-    fn now() -> f64 {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the call writes one timespec to a place that holds one.
-        let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-        assert_eq!(failed, 0, "the CPU clock of the process cannot be read");
-        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
-    }
-}
-
-impl Measurement for CpuTime {
-    type Intermediate = f64;
-    type Value = f64;
-
-    fn start(&self) -> f64 {
-        Self::now()
-    }
-
-    fn end(&self, start: f64) -> f64 {
-        Self::now() - start
-    }
-
-    fn add(&self, one: &f64, other: &f64) -> f64 {
-        one + other
-    }
-
-    fn zero(&self) -> f64 {
-        0.0
-    }
-
-    fn to_f64(&self, value: &f64) -> f64 {
-        *value
-    }
-
-    fn formatter(&self) -> &dyn ValueFormatter {
-        WallTime.formatter()
-    }
 }
 
 criterion_group! {

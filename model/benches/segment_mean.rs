@@ -1,13 +1,15 @@
 //! The mean over sampled neighbours and its gradient, beside the least that memory allows: every row that is touched is
 //! read once and every output row is written once, in order, by all threads.
 //!
-//! `cargo bench -p greengnn-model --bench segment_mean`
+//! All times are CPU times of all threads together. `cargo bench --workspace --bench segment_mean`
 
+mod cpu_time;
 mod shapes;
 
 use std::hint::black_box;
 use std::time::Duration;
 
+use cpu_time::CpuTime;
 use criterion::{Criterion, Throughput};
 use greengnn_model::assemble::{Columns, TransposedBlock, segment_mean, segment_mean_backward};
 use rayon::prelude::*;
@@ -60,9 +62,10 @@ fn stream(read: &[f32], write: &mut [f32]) {
 
 fn main() {
     let mut criterion = Criterion::default()
+        .with_measurement(CpuTime)
         .sample_size(10)
-        .warm_up_time(Duration::from_secs(1))
-        .measurement_time(Duration::from_secs(4))
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
         .configure_from_args();
     for case in &CASES {
         let block = shapes::block(case.destinations, case.sources, case.edges);

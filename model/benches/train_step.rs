@@ -1,12 +1,15 @@
-//! One training step of one rank: forward, loss, backward and Adam, with the mean taken in the step or by the loader.
+//! One training step of one rank: forward, loss, backward and Adam, with the mean taken in the step or by the loader,
+//! beside the floor: the step's matrix products alone, on one thread and on data that is at hand.
 //!
-//! `cargo bench -p greengnn-model --bench train_step`
+//! All times are CPU times of all threads together. `cargo bench --workspace --bench train_step`
 
+mod cpu_time;
 mod shapes;
 
 use std::hint::black_box;
 use std::time::Duration;
 
+use cpu_time::CpuTime;
 use criterion::Criterion;
 use greengnn_model::assemble::{InputBuffers, assemble_input};
 use greengnn_model::layers::{AssembledBatch, Device, ModelConfig, build};
@@ -61,11 +64,79 @@ fn batch(case: &Case, preaggregate: bool) -> AssembledBatch {
     }
 }
 
+/// The matrix products of a step of two layers with two weights each: forward, weight gradients, and the gradients that
+/// layer 2 hands to layer 1.
+struct Products {
+    /// Rows, inputs and outputs of each layer.
+    layers: [(usize, usize, usize); 2],
+    values: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl Products {
+    fn new(case: &Case) -> Self {
+        let layers = [
+            (case.outer.0 as usize, case.features, case.hidden),
+            (case.seeds as usize, case.hidden, case.classes),
+        ];
+        let most = |sizes: [usize; 2]| sizes.into_iter().max().unwrap_or(0);
+        let values = most(layers.map(|(rows, inputs, outputs)| (rows + outputs) * inputs.max(outputs)));
+        let out = most(layers.map(|(rows, inputs, outputs)| outputs * rows.max(inputs) + rows * inputs));
+        Self {
+            layers,
+            values: shapes::values(values),
+            out: vec![0.0; out],
+        }
+    }
+
+    fn run(&mut self) {
+        for (layer, (rows, inputs, outputs)) in self.layers.into_iter().enumerate() {
+            for _weight in 0..2 {
+                self.product((rows, inputs, outputs), (inputs, 1), (1, inputs));
+                self.product((outputs, rows, inputs), (1, outputs), (inputs, 1));
+                if layer > 0 {
+                    self.product((rows, outputs, inputs), (outputs, 1), (inputs, 1));
+                }
+            }
+        }
+    }
+
+    /// `[m, k] x [k, n]`, each factor with its row and column stride.
+    fn product(&mut self, (m, k, n): (usize, usize, usize), left: (usize, usize), right: (usize, usize)) {
+        assert!(m * k <= self.values.len() && k * n <= self.values.len() && m * n <= self.out.len());
+        // SAFETY: by the assertion all three matrices, which have no gaps, lie inside their vectors.
+        unsafe {
+            gemm::gemm(
+                m,
+                n,
+                k,
+                self.out.as_mut_ptr(),
+                1,
+                n as isize,
+                false,
+                self.values.as_ptr(),
+                left.1 as isize,
+                left.0 as isize,
+                self.values.as_ptr(),
+                right.1 as isize,
+                right.0 as isize,
+                0.0,
+                1.0,
+                false,
+                false,
+                false,
+                gemm::Parallelism::None,
+            );
+        }
+    }
+}
+
 fn main() {
     let mut criterion = Criterion::default()
+        .with_measurement(CpuTime)
         .sample_size(10)
-        .warm_up_time(Duration::from_secs(1))
-        .measurement_time(Duration::from_secs(3))
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
         .configure_from_args();
     for case in &CASES {
         let config = ModelConfig {
@@ -87,6 +158,8 @@ fn main() {
                 });
             });
         }
+        let mut products = Products::new(case);
+        group.bench_function("matrix products alone", |bencher| bencher.iter(|| products.run()));
         group.finish();
     }
     criterion.final_summary();
