@@ -4,7 +4,6 @@
 //! domains are measured over the same time. The readings of all machines make a total that counts every physical domain
 //! once.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -168,18 +167,9 @@ pub struct DomainEnergy {
     pub gap_s: f64,
 }
 
-impl DomainEnergy {
-    /// Of two figures of one domain the better one comes first: by quality, then the one that saw more of the window.
-    fn rank(&self, other: &Self) -> Ordering {
-        let joules = |energy: &Self| energy.joules.unwrap_or(f64::NEG_INFINITY);
-        self.quality
-            .cmp(&other.quality)
-            .then(joules(other).total_cmp(&joules(self)))
-    }
-}
-
+/// Of two figures of one domain the one of the better quality stays, and of equals the one that was there.
 fn keep_better(known: &mut DomainEnergy, other: DomainEnergy) {
-    if other.rank(known) == Ordering::Less {
+    if other.quality < known.quality {
         *known = other;
     }
 }
@@ -224,7 +214,8 @@ pub struct EnergyTotal {
 /// Adds the readings of several machines over one window, every physical domain once.
 ///
 /// - Machines on one host read the same counters. Of several figures of a domain the one of the best quality counts,
-///   and of equals the largest: their windows differ by the time that it takes to ask, and the largest saw most of it.
+///   and of equals the first. Their windows differ by the time that it takes to ask, so that only the windows of one
+///   machine add up to the whole: give the machines in the same order for every window.
 /// - Packages, DRAM and GPUs are summed. Cores, uncore and psys lie inside other domains and are not.
 /// - An estimate counts for a host only if it has no package, or one without a figure; it then stands in for all of its
 ///   packages. The estimate of a whole host covers those of its control groups.

@@ -193,9 +193,10 @@ fn snapshots_of_different_meters_have_no_figure_in_common() {
 
 #[test]
 fn machines_on_one_host_count_a_domain_once() {
+    // Windows of different machines overlap: only those of one add up over time.
     let machine = |joules| reading("a", vec![measured("a", "package-0", DomainKind::Package, joules)]);
     let total = combine(&[machine(100.0), machine(101.0), machine(99.0), machine(100.5)]);
-    assert_eq!((total.joules, total.quality), (Some(101.0), Quality::Measured));
+    assert_eq!((total.joules, total.quality), (Some(100.0), Quality::Measured));
     assert_eq!((total.cpu_s, total.duration_s), (12.0, 10.0));
     let two_hosts = combine(&[
         machine(100.0),
@@ -293,7 +294,7 @@ fn containers_with_quotas_add_up_and_a_whole_host_covers_them() {
         reading("a", vec![estimate("a", "cpu-estimate/11", 10.5)]),
         reading("a", vec![estimate("a", "cpu-estimate/12", 20.0)]),
     ];
-    assert_eq!(combine(&containers).joules, Some(30.5));
+    assert_eq!(combine(&containers).joules, Some(30.0));
     let host = reading("a", vec![estimate("a", "cpu-estimate", 200.0)]);
     assert_eq!(combine(containers.iter().chain([&host])).joules, Some(200.0));
 }
@@ -366,8 +367,12 @@ proptest! {
             .collect();
         let total = combine(&readings);
         let backwards = combine(readings.iter().rev());
-        prop_assert_eq!(&total.counted, &backwards.counted);
-        prop_assert_eq!(total.joules, backwards.joules);
+        // The order decides only between figures of one quality.
+        let what = |total: &EnergyTotal| -> Vec<_> {
+            total.counted.iter().map(|energy| (energy.key.clone(), energy.quality)).collect()
+        };
+        prop_assert_eq!(what(&total), what(&backwards));
+        prop_assert_eq!(total.quality, backwards.quality);
         prop_assert_eq!(&total.missing, &backwards.missing);
         let twice = combine(readings.iter().chain(&readings));
         prop_assert_eq!(total.joules, twice.joules);
