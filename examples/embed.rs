@@ -27,7 +27,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 async fn main() -> Result<(), Error> {
     let folder = tempfile::tempdir()?;
     let parts = folder.path().join("parts");
-    let manifest = SynthSpec::tiny(5_000).write_parts(&parts, 4)?;
+    SynthSpec::tiny(5_000).write_parts(&parts, 4)?;
 
     let config = TrainConfig {
         epochs: 5,
@@ -46,7 +46,7 @@ async fn main() -> Result<(), Error> {
     let leader = tokio::spawn(supervisor::run(
         SupervisorOptions {
             config,
-            manifest,
+            parts: parts.clone(),
             listen: "127.0.0.1:0".to_owned(),
             cookie: cookie.clone(),
             join_within: Duration::from_secs(30),

@@ -7,6 +7,9 @@
 
 use std::cell::UnsafeCell;
 
+/// The bits of the NaN that marks rows without content.
+const POISON: u32 = 0x7FC0_DEAD;
+
 /// A fixed number of rows of f32 values.
 pub struct RowArena {
     values: Box<[UnsafeCell<f32>]>,
@@ -23,6 +26,23 @@ impl RowArena {
         // SAFETY: `UnsafeCell<f32>` has the layout of `f32`.
         let values = unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [UnsafeCell<f32>]) };
         Self { values, width }
+    }
+
+    /// An arena for a run: zeroed, or with every row poisoned where plans are to be verified.
+    pub fn for_run(rows: usize, width: usize, verify: bool) -> Self {
+        let arena = Self::new(rows, width);
+        if verify {
+            for row in 0..rows {
+                // SAFETY: nobody else has the arena yet.
+                unsafe { arena.poison(row as u32) };
+            }
+        }
+        arena
+    }
+
+    /// Whether a row holds what [`poison`](Self::poison) leaves: it was read before it came or after it was freed.
+    pub fn is_poisoned(row: &[f32]) -> bool {
+        row.iter().any(|value| value.to_bits() == POISON)
     }
 
     pub fn rows(&self) -> usize {
@@ -57,12 +77,12 @@ impl RowArena {
         unsafe { std::slice::from_raw_parts(values.as_ptr() as *const f32, self.width) }
     }
 
-    /// Fills a freed row with NaN, so that a plan that reads it shows at once.
+    /// Fills a freed row with a NaN that no feature has, so that a plan that reads it shows at once.
     ///
     /// # Safety
     /// As for [`write`](Self::write).
     pub unsafe fn poison(&self, row: u32) {
-        let nan = vec![f32::NAN; self.width];
+        let nan = vec![f32::from_bits(POISON); self.width];
         // SAFETY: the caller's promise.
         unsafe { self.write(row, &nan) }
     }
@@ -82,7 +102,8 @@ mod tests {
             assert_eq!(arena.row(2), [1.0, 2.0]);
             assert_eq!(arena.row(1), [0.0, 0.0]);
             arena.poison(2);
-            assert!(arena.row(2).iter().all(|value| value.is_nan()));
+            assert!(RowArena::is_poisoned(arena.row(2)) && !RowArena::is_poisoned(arena.row(1)));
+            assert!(RowArena::is_poisoned(RowArena::for_run(1, 2, true).row(0)));
         }
     }
 

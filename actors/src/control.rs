@@ -3,13 +3,16 @@
 //! Control messages are small. Sockets are our own on both sides, so that they carry `TCP_USER_TIMEOUT` and keep-alive
 //! and a silent network is noticed in seconds; ractor_cluster would take a quarter of an hour.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ractor::{Actor, ActorCell, ActorRef, pg};
-use ractor_cluster::{IncomingEncryptionMode, NetworkStream, NodeServer, NodeServerMessage};
+use ractor::{Actor, ActorCell, ActorId, ActorRef, pg};
+use ractor_cluster::node::NodeServerSessionInformation;
+use ractor_cluster::{IncomingEncryptionMode, NetworkStream, NodeEventSubscription, NodeServer, NodeServerMessage};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::task::JoinHandle;
 
@@ -57,7 +60,13 @@ pub enum ControlError {
     Start(String),
 }
 
-/// A running node.
+/// Connections that may be open at once without having shown that they know the cookie.
+const MOST_STRANGERS: usize = 32;
+
+/// How long a connection may take to show that it knows the cookie.
+const AUTHENTICATE_WITHIN: Duration = Duration::from_secs(5);
+
+/// A running node. Dropping it closes its port and its sessions.
 pub struct ControlNode {
     server: ActorRef<NodeServerMessage>,
     accepting: JoinHandle<()>,
@@ -67,17 +76,12 @@ pub struct ControlNode {
 impl ControlNode {
     /// Listens on `listen` (port 0 picks a free one) as node `name`, which must be unique in the cluster.
     pub async fn start(name: &str, listen: &str, cookie: &str) -> Result<Self, ControlError> {
-        let address = resolve(listen).await?;
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|source| ControlError::Listen {
-                address: listen.to_owned(),
-                source,
-            })?;
-        let address = listener.local_addr().map_err(|source| ControlError::Listen {
+        let cannot_listen = |source| ControlError::Listen {
             address: listen.to_owned(),
             source,
-        })?;
+        };
+        let listener = TcpListener::bind(listen).await.map_err(cannot_listen)?;
+        let address = listener.local_addr().map_err(cannot_listen)?;
         // ractor_cluster insists on a listener of its own. It gets a free loopback port and is not told to anybody; the
         // connections that count are accepted below and handed over with their options set.
         let node = NodeServer::new(
@@ -93,7 +97,15 @@ impl ControlNode {
         let (server, _) = Actor::spawn(None, node, ())
             .await
             .map_err(|error| ControlError::Start(error.to_string()))?;
-        let accepting = tokio::spawn(accept(listener, server.clone()));
+        let strangers = Strangers::default();
+        let watching = NodeServerMessage::SubscribeToEvents {
+            id: "strangers".to_owned(),
+            subscription: Box::new(strangers.clone()),
+        };
+        server
+            .cast(watching)
+            .map_err(|error| ControlError::Start(error.to_string()))?;
+        let accepting = tokio::spawn(accept(listener, server.clone(), strangers));
         Ok(Self {
             server,
             accepting,
@@ -108,48 +120,105 @@ impl ControlNode {
 
     /// Dials a peer until it accepts or `within` has passed.
     pub async fn dial(&self, address: &str, within: Duration) -> Result<(), ControlError> {
-        let mut pause = Duration::from_millis(20);
-        let started = tokio::time::Instant::now();
-        loop {
-            let reason = match self.dial_once(address).await {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            };
-            if started.elapsed() + pause > within {
-                return Err(ControlError::Connect {
-                    address: address.to_owned(),
-                    within,
-                    reason,
-                });
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(500));
-        }
+        let stream = reach(address, within).await?;
+        self.adopt(stream, address, within)
     }
 
-    async fn dial_once(&self, address: &str) -> Result<(), String> {
-        let target = resolve(address).await.map_err(|error| error.to_string())?;
-        let stream = tokio::time::timeout(Duration::from_secs(3), TcpStream::connect(target))
-            .await
-            .map_err(|_| "no answer in 3 s".to_owned())?
-            .map_err(|error| error.to_string())?;
-        self.hand_over(stream, false).map_err(|error| error.to_string())
+    /// Starts a session on a connection that [`reach`] opened.
+    pub fn adopt(&self, stream: TcpStream, address: &str, within: Duration) -> Result<(), ControlError> {
+        hand_over(&self.server, stream, false).map_err(|error| ControlError::Connect {
+            address: address.to_owned(),
+            within,
+            reason: error.to_string(),
+        })
     }
 
-    fn hand_over(&self, stream: TcpStream, is_server: bool) -> std::io::Result<()> {
-        hand_over(&self.server, stream, is_server)
-    }
-
-    /// Ends the node: its sessions close, and peers see it at once.
+    /// Ends the node and waits until its sessions have closed.
     pub async fn stop(self) {
-        self.accepting.abort();
         let _ = self.server.stop_and_wait(None, Some(Duration::from_secs(2))).await;
     }
 }
 
-async fn accept(listener: TcpListener, server: ActorRef<NodeServerMessage>) {
+impl Drop for ControlNode {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.server.stop(None);
+    }
+}
+
+/// Connects to `address`, a host name or an IPv4 or IPv6 address with a port, until it accepts or `within` has passed.
+/// All addresses of a name are tried.
+pub async fn reach(address: &str, within: Duration) -> Result<TcpStream, ControlError> {
+    let mut pause = Duration::from_millis(20);
+    let started = tokio::time::Instant::now();
+    loop {
+        let attempt = tokio::time::timeout(Duration::from_secs(3), TcpStream::connect(address)).await;
+        let reason = match attempt {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in 3 s".to_owned(),
+        };
+        if started.elapsed() + pause > within {
+            return Err(ControlError::Connect {
+                address: address.to_owned(),
+                within,
+                reason,
+            });
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// Sessions that have not shown that they know the cookie. They are few, and closed after a while.
+#[derive(Clone, Default)]
+struct Strangers(Arc<Mutex<BTreeSet<ActorId>>>);
+
+impl Strangers {
+    fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn forget(&self, session: &NodeServerSessionInformation) {
+        self.lock().remove(&session.actor.get_id());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<ActorId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl NodeEventSubscription for Strangers {
+    fn node_session_opened(&self, session: NodeServerSessionInformation) {
+        self.lock().insert(session.actor.get_id());
+        let strangers = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(AUTHENTICATE_WITHIN).await;
+            if strangers.lock().contains(&session.actor.get_id()) {
+                tracing::warn!(
+                    "{} did not show that it knows the cookie and is cut off",
+                    session.peer_addr
+                );
+                session.actor.kill();
+            }
+        });
+    }
+
+    fn node_session_authenticated(&self, session: NodeServerSessionInformation) {
+        self.forget(&session);
+    }
+
+    fn node_session_disconnected(&self, session: NodeServerSessionInformation) {
+        self.forget(&session);
+    }
+}
+
+async fn accept(listener: TcpListener, server: ActorRef<NodeServerMessage>, strangers: Strangers) {
     loop {
         match listener.accept().await {
+            Ok((_, peer)) if strangers.count() >= MOST_STRANGERS => {
+                tracing::warn!("too many connections without the cookie; that of {peer} was dropped");
+            }
             Ok((stream, peer)) => {
                 if let Err(error) = hand_over(&server, stream, true) {
                     tracing::warn!("the connection of {peer} was dropped: {error}");

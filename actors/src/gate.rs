@@ -76,6 +76,7 @@ impl Actor for SupervisorGate {
             SupervisorMessage::Join(Rmp(request), reply) => ClusterEvent::Join(request, JoinAnswer(reply)),
             SupervisorMessage::Ready(machine) => ClusterEvent::Ready(machine),
             SupervisorMessage::Steps(Rmp(steps)) => ClusterEvent::Steps(steps),
+            SupervisorMessage::Timeline(machine, Rmp(points)) => ClusterEvent::Timeline(machine, points),
             SupervisorMessage::EpochDone(Rmp(report)) => ClusterEvent::EpochDone(Box::new(report)),
             SupervisorMessage::Weights(Rmp(chunk)) => ClusterEvent::Weights(chunk),
             SupervisorMessage::Finished(Rmp(report)) => ClusterEvent::Finished(Box::new(report)),

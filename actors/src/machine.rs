@@ -28,7 +28,7 @@ use crate::rank::{RankActor, RankStart};
 use crate::report::records::StepRecord;
 use crate::report::summary::Planned;
 use crate::rmp::Rmp;
-use crate::supervisor::{DEAD_AFTER, incarnation};
+use crate::supervisor::{DEAD_AFTER, incarnation, manifest_sha256};
 use crate::trainer::EpochOutcome;
 use crate::transport::{Hosted, MachineId};
 use crate::wiring::{self, Wiring, WiringError};
@@ -38,6 +38,8 @@ const WEIGHTS_CHUNK: usize = 1 << 20;
 /// Step records wait at most this long, or until there are this many.
 const STEPS_EVERY: Duration = Duration::from_millis(200);
 const STEPS_AT_ONCE: usize = 1024;
+/// Points of the energy timeline per control message.
+const POINTS_AT_ONCE: usize = 2048;
 
 /// Why a machine ended without success.
 #[derive(Debug, thiserror::Error)]
@@ -86,39 +88,34 @@ pub async fn run(
     cancel: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), MachineError> {
     let manifest = PartsManifest::open(&options.parts)?;
+    let manifest_sha256 = manifest_sha256(&options.parts)?;
     let parts = PartsManifest::held_parts(&options.parts)?;
     if parts.is_empty() {
         return Err(MachineError::NoParts(options.parts));
     }
     let id = MachineId::new(options.name.clone(), incarnation()?);
-    let supervisor = control::resolve(&options.join).await?;
-    let ip = match options.listen {
-        Some(ip) => ip,
-        None => local_address_towards(supervisor).map_err(|source| ControlError::Listen {
-            address: options.join.clone(),
-            source,
-        })?,
+    let mut cancel = Box::pin(cancel);
+    let connected = tokio::select! {
+        connected = connect(&options, &id) => connected?,
+        () = &mut cancel => return Err(MachineError::Interrupted),
     };
-    let node_name = format!("{}-{:016x}", id.name, id.incarnation);
-    let listen = SocketAddr::new(ip, 0).to_string();
-    let node = Arc::new(ControlNode::start(&node_name, &listen, &options.cookie).await?);
-
-    node.dial(&options.join, options.join_within).await?;
-    let who = format!("the supervisor at {}", options.join);
-    let cell = control::wait_for_member(&control::supervisor_group(), &who, options.join_within).await?;
+    let (ip, node, supervisor) = connected;
+    let node = Arc::new(node);
 
     let (result_sender, result) = oneshot::channel();
+    let actor_name = node_name(&id);
     let start = MachineStart {
         id,
         ip,
         parts,
         manifest: Arc::new(manifest),
+        manifest_sha256,
         node: Arc::clone(&node),
-        supervisor: supervisor_gate(cell),
+        supervisor,
         options,
         result: result_sender,
     };
-    let (machine, handle) = Actor::spawn(Some(node_name), MachineSupervisor, start)
+    let (machine, handle) = Actor::spawn(Some(actor_name), MachineSupervisor, start)
         .await
         .map_err(|error| MachineError::Failed(error.to_string()))?;
     let canceller = machine.clone();
@@ -137,16 +134,30 @@ pub async fn run(
     outcome
 }
 
-/// The address of this host from which packets to `peer` would leave.
-fn local_address_towards(peer: SocketAddr) -> std::io::Result<IpAddr> {
-    let any: IpAddr = if peer.is_ipv4() {
-        IpAddr::from([0; 4])
-    } else {
-        IpAddr::from([0u16; 8])
-    };
-    let socket = std::net::UdpSocket::bind(SocketAddr::new(any, 0))?;
-    socket.connect(peer)?;
-    Ok(socket.local_addr()?.ip())
+/// How long the supervisor may take to show itself on a connection that it has accepted.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Reaches the supervisor, and starts this machine's node on the address from which it did, unless another was given.
+async fn connect(
+    options: &MachineOptions,
+    id: &MachineId,
+) -> Result<(IpAddr, ControlNode, ActorRef<SupervisorMessage>), MachineError> {
+    let stream = control::reach(&options.join, options.join_within).await?;
+    let own = stream.local_addr().map_err(|source| ControlError::Listen {
+        address: options.join.clone(),
+        source,
+    })?;
+    let ip = options.listen.unwrap_or(own.ip());
+    let listen = SocketAddr::new(ip, 0).to_string();
+    let node = ControlNode::start(&node_name(id), &listen, &options.cookie).await?;
+    node.adopt(stream, &options.join, options.join_within)?;
+    let who = format!("the supervisor at {}", options.join);
+    let cell = control::wait_for_member(&control::supervisor_group(), &who, SEEN_WITHIN).await?;
+    Ok((ip, node, supervisor_gate(cell)))
+}
+
+fn node_name(id: &MachineId) -> String {
+    format!("{}-{:016x}", id.name, id.incarnation)
 }
 
 /// What happens to a machine.
@@ -163,9 +174,9 @@ pub enum MachineEvent {
     Filled {
         rank: Rank,
         traffic: Traffic,
+        planned: Planned,
     },
     PhaseDone {
-        rank: Rank,
         epoch: Option<u32>,
         phase: Phase,
     },
@@ -188,6 +199,7 @@ struct MachineStart {
     ip: IpAddr,
     parts: Vec<PartId>,
     manifest: Arc<PartsManifest>,
+    manifest_sha256: String,
     node: Arc<ControlNode>,
     supervisor: ActorRef<SupervisorMessage>,
     options: MachineOptions,
@@ -211,7 +223,7 @@ struct MachineState {
     passed: BTreeMap<(Option<u32>, Phase), usize>,
     readings: BTreeMap<Option<u32>, Vec<PeriodReading>>,
     reports: BTreeMap<u32, Vec<RankReport>>,
-    fills: BTreeMap<Rank, Traffic>,
+    fills: BTreeMap<Rank, (Traffic, Planned)>,
     steps: Vec<StepRecord>,
     steps_sent: Instant,
     weights: BTreeMap<Rank, String>,
@@ -235,6 +247,7 @@ impl Actor for MachineSupervisor {
             ip,
             parts,
             manifest,
+            manifest_sha256,
             node,
             supervisor,
             options,
@@ -254,7 +267,7 @@ impl Actor for MachineSupervisor {
             protocol: PROTOCOL_VERSION,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             parts,
-            graph_hash: manifest.graph_hash.clone(),
+            manifest_sha256,
             cpu_fingerprint: cpu_fingerprint(),
             boot_id: greengnn_energy::process::boot_id(),
             control_address: node.address().to_string(),
@@ -364,10 +377,10 @@ impl MachineState {
             MachineEvent::Pinged => self.last_ping = Instant::now(),
             MachineEvent::Stopped(reason) if reason.is_empty() => return Ok(true),
             MachineEvent::Stopped(reason) => return Err(MachineError::Stopped(reason)),
-            MachineEvent::Filled { rank, traffic } => {
-                self.fills.insert(rank, traffic);
+            MachineEvent::Filled { rank, traffic, planned } => {
+                self.fills.insert(rank, (traffic, planned));
             }
-            MachineEvent::PhaseDone { epoch, phase, .. } => self.on_phase_done(epoch, phase)?,
+            MachineEvent::PhaseDone { epoch, phase } => self.on_phase_done(epoch, phase)?,
             MachineEvent::StepDone(record) => {
                 self.steps.push(record);
                 if self.steps.len() >= STEPS_AT_ONCE || self.steps_sent.elapsed() >= STEPS_EVERY {
@@ -462,7 +475,7 @@ impl MachineState {
             return Ok(());
         }
         self.passed.remove(&(epoch, phase));
-        let now = self.options.meter.snapshot();
+        let now = blocking(|| self.options.meter.snapshot());
         let energy = now.since(&self.last_snapshot);
         self.last_snapshot = now;
         let period = Period {
@@ -488,7 +501,13 @@ impl MachineState {
                 traffic: self
                     .fills
                     .get(rank)
-                    .map(|fill| (Phase::Setup, *fill))
+                    .map(|fill| (Phase::Setup, fill.0))
+                    .into_iter()
+                    .collect(),
+                planned: self
+                    .fills
+                    .get(rank)
+                    .map(|fill| (Phase::Setup, fill.1))
                     .into_iter()
                     .collect(),
                 ..RankReport::default()
@@ -533,9 +552,18 @@ impl MachineState {
             periods: self.readings.remove(&epoch).unwrap_or_default(),
             ranks,
             served,
-            timeline: self.options.meter.drain_timeline(),
         };
+        self.send_timeline()?;
         self.tell(SupervisorMessage::EpochDone(Rmp(report)))
+    }
+
+    /// What the meter has seen since it was last asked, in messages of bounded size.
+    fn send_timeline(&self) -> Result<(), MachineError> {
+        let points = blocking(|| self.options.meter.drain_timeline());
+        for some in points.chunks(POINTS_AT_ONCE) {
+            self.tell(SupervisorMessage::Timeline(self.id.name.clone(), Rmp(some.to_vec())))?;
+        }
+        Ok(())
     }
 
     fn send_steps(&mut self) -> Result<(), MachineError> {
@@ -563,15 +591,15 @@ impl MachineState {
                 "the ranks of this machine ended with different weights".to_owned(),
             ));
         };
-        let process = self.options.meter.snapshot().process;
+        let process = blocking(|| self.options.meter.snapshot().process);
         let report = FinishedReport {
             machine: self.id.name.clone(),
             device: self.device.clone(),
             weights_sha256: weights_sha256.clone(),
             peak_rss_bytes: process.peak_rss_bytes,
             peak_anon_bytes: process.peak_anon_bytes,
-            timeline: self.options.meter.drain_timeline(),
         };
+        self.send_timeline()?;
         self.tell(SupervisorMessage::Finished(Rmp(report)))
     }
 
@@ -620,6 +648,14 @@ impl MachineState {
             let _ = result.send(outcome);
             myself.stop(None);
         });
+    }
+}
+
+/// Waits for the meter's thread without holding up other tasks, where the runtime has threads to spare.
+fn blocking<T>(question: impl FnOnce() -> T) -> T {
+    match tokio::runtime::Handle::current().runtime_flavor() {
+        tokio::runtime::RuntimeFlavor::MultiThread => tokio::task::block_in_place(question),
+        _ => question(),
     }
 }
 

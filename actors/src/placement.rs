@@ -1,5 +1,7 @@
 //! Which machine hosts which rank.
 
+use std::net::SocketAddr;
+
 use greengnn_model::book::PartId;
 
 use crate::protocol::{JoinRequest, MachineInfo};
@@ -13,6 +15,11 @@ pub enum PlacementError {
         "{machines} machines are more than the {parts} parts of the graph; a machine without a part has nothing to do"
     )]
     TooManyMachines { machines: usize, parts: PartId },
+    #[error(
+        "machine {machine} is reached at {address}, which other computers cannot reach: let it join by an address that \
+         they can, or give it --listen"
+    )]
+    Unreachable { machine: String, address: String },
     #[error("machine {machine} would get no rank: others hold all of its parts ({parts})")]
     Idle { machine: String, parts: String },
 }
@@ -69,6 +76,25 @@ pub fn place(parts: PartId, requests: &[&JoinRequest]) -> Result<Vec<MachineInfo
     Ok(machines)
 }
 
+/// Refuses an address of this computer only, when the machines are on several.
+pub fn check_addresses(requests: &[&JoinRequest]) -> Result<(), PlacementError> {
+    let on_one_host = requests.windows(2).all(|pair| pair[0].boot_id == pair[1].boot_id);
+    let local = |address: &str| {
+        let address: Result<SocketAddr, _> = address.parse();
+        address.is_ok_and(|address| address.ip().is_loopback() || address.ip().is_unspecified())
+    };
+    match requests
+        .iter()
+        .find(|request| !on_one_host && local(&request.control_address))
+    {
+        None => Ok(()),
+        Some(request) => Err(PlacementError::Unreachable {
+            machine: request.name.clone(),
+            address: request.control_address.clone(),
+        }),
+    }
+}
+
 /// Numbers with commas between.
 pub fn list(parts: &[PartId]) -> String {
     parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
@@ -102,7 +128,7 @@ mod tests {
             protocol: 1,
             version: String::new(),
             parts: parts.to_vec(),
-            graph_hash: String::new(),
+            manifest_sha256: String::new(),
             cpu_fingerprint: "avx2".to_owned(),
             boot_id: String::new(),
             control_address: String::new(),
@@ -127,6 +153,25 @@ mod tests {
     fn a_machine_with_one_part_gets_it() {
         let some = [request("a", &[0, 1]), request("b", &[0])];
         assert_eq!(ranks(2, &some).unwrap(), [vec![1], vec![0]]);
+    }
+
+    #[test]
+    fn a_loopback_address_is_refused_only_across_computers() {
+        let at = |name: &str, host: &str, address: &str| JoinRequest {
+            boot_id: host.to_owned(),
+            control_address: address.to_owned(),
+            ..request(name, &[0])
+        };
+        let (a, b) = (at("a", "one", "127.0.0.1:9"), at("b", "two", "10.0.0.2:9"));
+        assert_eq!(check_addresses(&[&a, &at("b", "one", "[::1]:9")]), Ok(()));
+        let error = check_addresses(&[&a, &b]).unwrap_err();
+        assert_eq!(
+            error,
+            PlacementError::Unreachable {
+                machine: "a".to_owned(),
+                address: "127.0.0.1:9".to_owned()
+            }
+        );
     }
 
     #[test]

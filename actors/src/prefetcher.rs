@@ -12,7 +12,6 @@ use greengnn_model::counters::{Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
 use greengnn_model::plan::{BatchPlan, Place, Request};
 use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
-use greengnn_model::rng::Purpose;
 use greengnn_model::store::PartStore;
 use greengnn_model::trace::TraceError;
 use tokio::sync::{Semaphore, mpsc};
@@ -118,13 +117,13 @@ impl Prefetcher {
         };
         let none = Arc::new(RowArena::new(0, self.width));
         let mut traffic = Traffic::default();
-        let mut asked = Vec::new();
-        for request in &fill.requests {
-            self.count(&mut traffic, request);
-            asked.push(self.ask(caller, request.clone(), &none));
-        }
-        for answer in asked {
-            self.answered(0, answer).await?;
+        let asked: Vec<Asked> = fill
+            .requests
+            .iter()
+            .map(|request| self.ask(caller, request.clone(), &none))
+            .collect();
+        for asked in asked {
+            self.answered(0, asked, &mut traffic).await?;
         }
         Ok(traffic)
     }
@@ -142,10 +141,8 @@ impl Prefetcher {
         };
         let mut current: Option<Execution> = None;
         while let Some(planned) = plans.recv().await {
-            let planned = planned.map_err(|source| PrefetchError::Plan {
-                rank: self.rank,
-                source,
-            })?;
+            let rank = self.rank;
+            let planned = planned.map_err(|source| PrefetchError::Plan { rank, source })?;
             match (planned, &mut current) {
                 (Planned::Epoch(trace), _) => {
                     current = Some(Execution::new(Arc::clone(&trace)));
@@ -154,6 +151,7 @@ impl Prefetcher {
                     }
                 }
                 (Planned::Window(window), Some(execution)) => {
+                    execution.plan(&window.requests);
                     let mut requests = window.requests.into_iter().peekable();
                     for plan in window.batches {
                         let Ok(permit) = self.ahead.acquire().await else {
@@ -167,8 +165,24 @@ impl Prefetcher {
                             return Ok(());
                         }
                     }
+                    if let Some(request) = requests.next() {
+                        let what = "a request of the window leaves after its last step".to_owned();
+                        return Err(PrefetchError::PlanDoesNotFit {
+                            rank,
+                            step: request.needed_by_step,
+                            what,
+                        });
+                    }
                 }
                 (Planned::EpochEnd { plan_cpu_s }, Some(execution)) => {
+                    if let Some(step) = execution.in_flight.keys().next() {
+                        let what = "a request is not needed by any step of its epoch".to_owned();
+                        return Err(PrefetchError::PlanDoesNotFit {
+                            rank,
+                            step: *step,
+                            what,
+                        });
+                    }
                     let mut tally = std::mem::take(&mut execution.tally);
                     tally.plan_cpu_s = plan_cpu_s;
                     tally.held_rows_peak = held.peak;
@@ -193,14 +207,10 @@ impl Prefetcher {
         due: Vec<Request>,
     ) -> Result<PreparedBatch, PrefetchError> {
         let step = plan.step;
-        let direct = Arc::new(RowArena::new(plan.direct_rows as usize, self.width));
+        let direct = execution.assembly_buffer(plan.direct_rows as usize, self.width, self.verify);
         for request in due {
-            let phase = Phase::from(execution.purpose(request.needed_by_step));
+            let phase = execution.phase(request.needed_by_step);
             held.rows += slots_of(&request);
-            self.count(execution.tally.traffic.entry(phase).or_default(), &request);
-            let planned = execution.tally.planned.entry(phase).or_default();
-            planned.feature_requests += 1;
-            planned.feature_rows += request.rows.len() as u64;
             let caller = Caller {
                 rank: self.rank,
                 period: Period {
@@ -213,7 +223,7 @@ impl Prefetcher {
             execution.in_flight.entry(needed_by).or_default().push(asked);
         }
         held.peak = held.peak.max(held.rows);
-        let phase = Phase::from(execution.purpose(step));
+        let phase = execution.phase(step);
         *execution.tally.needed_rows.entry(phase).or_default() += plan.places.len() as u64;
 
         let waiting = Instant::now();
@@ -221,8 +231,9 @@ impl Prefetcher {
             if *entry.key() > step {
                 break;
             }
-            for answer in entry.remove() {
-                self.answered(step, answer).await?;
+            for asked in entry.remove() {
+                let traffic = execution.tally.traffic.entry(asked.phase).or_default();
+                self.answered(step, asked, traffic).await?;
             }
         }
         let fetch_s = waiting.elapsed().as_secs_f64();
@@ -246,6 +257,7 @@ impl Prefetcher {
         let assemble_s = assembling.elapsed().as_secs_f64();
 
         self.tidy(&plan, &direct);
+        execution.spare = Some(direct);
         held.rows = held.rows + plan.keeps.len() as u64 - plan.releases.len() as u64;
         Ok(PreparedBatch {
             step,
@@ -272,6 +284,8 @@ impl Prefetcher {
 
     /// Sends a request; its rows land where the plan wants them.
     fn ask(&self, caller: Caller, request: Request, direct: &Arc<RowArena>) -> Asked {
+        let rows = request.rows.len() as u64;
+        let bytes = rows * (self.width * request.dtype.bytes()) as u64;
         let sink = PlacedRows {
             arena: Arc::clone(&self.arena),
             direct: Arc::clone(direct),
@@ -279,33 +293,37 @@ impl Prefetcher {
             width: self.width,
         };
         let transport = Arc::clone(&self.transport);
-        tokio::spawn(async move {
+        let answer = tokio::spawn(async move {
             transport
                 .fetch_rows(caller, request.owner, request.rows, Box::new(sink))
                 .await
-        })
+        });
+        Asked {
+            answer,
+            phase: caller.period.phase,
+            rows,
+            bytes,
+        }
     }
 
-    async fn answered(&self, step: u32, answer: Asked) -> Result<(), PrefetchError> {
-        answer
+    /// Waits for an answer, and counts what came.
+    async fn answered(&self, step: u32, mut asked: Asked, traffic: &mut Traffic) -> Result<(), PrefetchError> {
+        (&mut asked.answer)
             .await
             .map_err(|error| self.task_ended(&error))?
             .map_err(|source| PrefetchError::Rows {
                 rank: self.rank,
                 step,
                 source,
-            })
-    }
-
-    fn count(&self, traffic: &mut Traffic, request: &Request) {
-        let rows = request.rows.len() as u64;
+            })?;
         *traffic += Traffic {
             feature_requests: 1,
             deliveries: 1,
             sample_requests: 0,
-            feature_rows: rows,
-            feature_bytes: rows * (self.width * request.dtype.bytes()) as u64,
+            feature_rows: asked.rows,
+            feature_bytes: asked.bytes,
         };
+        Ok(())
     }
 
     fn task_ended(&self, error: &tokio::task::JoinError) -> PrefetchError {
@@ -316,7 +334,19 @@ impl Prefetcher {
     }
 }
 
-type Asked = JoinHandle<Result<(), TransportError>>;
+/// A request that has left. Dropping it ends it.
+struct Asked {
+    answer: JoinHandle<Result<(), TransportError>>,
+    phase: Phase,
+    rows: u64,
+    bytes: u64,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.answer.abort();
+    }
+}
 
 /// Rows that are charged to the budget, now and at most so far.
 struct Held {
@@ -330,6 +360,8 @@ struct Execution {
     tally: EpochTally,
     /// Requests that have left, by the step that needs them.
     in_flight: BTreeMap<u32, Vec<Asked>>,
+    /// The assembly buffer of the step before, to be filled again.
+    spare: Option<Arc<RowArena>>,
 }
 
 impl Execution {
@@ -338,17 +370,41 @@ impl Execution {
             trace,
             tally: EpochTally::default(),
             in_flight: BTreeMap::new(),
+            spare: None,
         }
     }
 
-    fn purpose(&self, step: u32) -> Purpose {
-        RemoteTrace::purpose(&*self.trace, step)
+    fn phase(&self, step: u32) -> Phase {
+        Phase::from(RemoteTrace::purpose(&*self.trace, step))
+    }
+
+    /// Counts what a window's plan says, apart from what will be asked and answered.
+    fn plan(&mut self, requests: &[Request]) {
+        for request in requests {
+            let phase = self.phase(request.needed_by_step);
+            *self.tally.planned.entry(phase).or_default() += planned_of(std::slice::from_ref(request));
+        }
+    }
+
+    /// A buffer for rows that come directly for one batch. The last one is used again if it is large enough and nobody
+    /// holds it any more.
+    fn assembly_buffer(&mut self, rows: usize, width: usize, verify: bool) -> Arc<RowArena> {
+        let spare = self
+            .spare
+            .take()
+            .filter(|spare| spare.rows() >= rows && Arc::strong_count(spare) == 1);
+        match spare {
+            Some(spare) if !verify => spare,
+            _ => Arc::new(RowArena::for_run(rows, width, verify)),
+        }
     }
 }
 
-impl Drop for Execution {
-    fn drop(&mut self) {
-        self.in_flight.values().flatten().for_each(JoinHandle::abort);
+/// Requests and rows of planned requests.
+pub fn planned_of(requests: &[Request]) -> PlannedCounts {
+    PlannedCounts {
+        feature_requests: requests.len() as u64,
+        feature_rows: requests.iter().map(|request| request.rows.len() as u64).sum(),
     }
 }
 
@@ -472,7 +528,7 @@ impl Assembly {
                 Place::Slot(slot) => unsafe { self.arena.row(slot) },
                 Place::Direct(direct) => unsafe { self.direct.row(direct) },
             };
-            if self.verify && row.iter().any(|value| value.is_nan()) {
+            if self.verify && RowArena::is_poisoned(row) {
                 let (owner, row) = (home.owner, home.row);
                 return Err(PrefetchError::Unwritten {
                     rank: self.rank,

@@ -30,16 +30,27 @@ pub enum PresamplerError {
     Sample {
         rank: Rank,
         epoch: u32,
-        source: Box<PresampleError<TransportError, TraceError>>,
+        source: Box<PresampleError<TransportError, SinkError>>,
     },
     #[error("the trace of rank {rank}, epoch {epoch}: {source}")]
     Trace { rank: Rank, epoch: u32, source: TraceError },
+    #[error("sampling was cancelled")]
+    Cancelled,
     #[error("the folder {path} for traces cannot be made: {source}")]
     Folder { path: PathBuf, source: std::io::Error },
 }
 
+/// Why a batch could not be put into its trace.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    #[error("sampling was cancelled")]
+    Cancelled,
+}
+
 /// An error with all its causes in one line.
-fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -115,6 +126,8 @@ impl Drop for TraceFile {
     fn drop(&mut self) {
         if !self.keep
             && let Err(error) = std::fs::remove_file(&self.path)
+            // The machine that ends removes all files of its run.
+            && error.kind() != std::io::ErrorKind::NotFound
         {
             tracing::warn!("the trace file {} could not be deleted: {error}", self.path.display());
         }
@@ -162,7 +175,7 @@ impl Presampler {
                     spec,
                     labelled: first.labelled.clone(),
                     cpu_s: 0.0,
-                    bytes: first.bytes,
+                    bytes: 0,
                     step_s: 0.0,
                     _file: None,
                 },
@@ -287,13 +300,22 @@ impl Presampler {
             caller: Caller { rank, period },
         };
         presample(spec, seeds, &self.book, self.part.topology(), &mut owners, |batch| {
+            if self.cancelled.load(Ordering::Relaxed) {
+                return Err(SinkError::Cancelled);
+            }
             visit(&batch);
-            writer.append(&batch)
+            Ok(writer.append(&batch)?)
         })
-        .map_err(|source| PresamplerError::Sample {
-            rank,
-            epoch,
-            source: Box::new(source),
+        .map_err(|source| match source {
+            PresampleError::Sink {
+                source: SinkError::Cancelled,
+                ..
+            } => PresamplerError::Cancelled,
+            source => PresamplerError::Sample {
+                rank,
+                epoch,
+                source: Box::new(source),
+            },
         })?;
         writer.finish().map_err(trace_error)?;
         TraceReader::open(path).map_err(trace_error)

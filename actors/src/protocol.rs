@@ -34,6 +34,8 @@ pub enum SupervisorMessage {
     Ready(String),
     /// What some training steps took.
     Steps(Rmp<Vec<StepRecord>>),
+    /// Power over time, as a machine's meter saw it.
+    Timeline(String, Rmp<Vec<TimelinePoint>>),
     /// A machine's ranks have finished an epoch or the set-up.
     EpochDone(Rmp<EpochReport>),
     /// A piece of the trained parameters, from the machine that hosts rank 0.
@@ -71,13 +73,13 @@ pub enum OwnerMessage {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JoinRequest {
-    /// Unique name: what the user called the machine, and its incarnation.
+    /// What the user called the machine; unique in the cluster.
     pub name: String,
     pub protocol: u32,
     pub version: String,
     pub parts: Vec<PartId>,
-    /// Hash of the partitioned graph, from the manifest.
-    pub graph_hash: String,
+    /// SHA-256 of the manifest, which holds the checksum of every file of every part.
+    pub manifest_sha256: String,
     pub cpu_fingerprint: String,
     /// Machines of one host have the same.
     pub boot_id: String,
@@ -133,8 +135,6 @@ pub struct EpochReport {
     pub ranks: Vec<RankReport>,
     /// What this machine's owners served, by (requester, period).
     pub served: Vec<Served>,
-    /// Power since the report before.
-    pub timeline: Vec<TimelinePoint>,
 }
 
 /// Readings of one machine over one period.
@@ -197,7 +197,6 @@ pub struct FinishedReport {
     pub weights_sha256: String,
     pub peak_rss_bytes: u64,
     pub peak_anon_bytes: u64,
-    pub timeline: Vec<TimelinePoint>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! A rank on its machine: the actor that owns its presampler, planner, prefetcher and trainer.
 //!
 //! The four are long loops, so they run beside the actor: sampling, planning and training on threads of their own, the
-//! prefetcher as a task. The actor hears from them, keeps the state that others may look at, and fails with the reason
-//! of the first that failed.
+//! prefetcher as a task. The actor hears from them, passes their news on, and fails with the reason of the first that
+//! failed.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +16,9 @@ use greengnn_model::layers::{NamedParameter, Trainable};
 use greengnn_model::policy::{Fill, Policy};
 use greengnn_model::sampling::StepCounts;
 use greengnn_model::store::PartStore;
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use ractor_cluster::RactorMessage;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::arena::RowArena;
@@ -26,11 +26,13 @@ use crate::collective::Collective;
 use crate::config::TrainConfig;
 use crate::machine::MachineEvent;
 use crate::planner::{PLANS_AHEAD, RankPlanner};
-use crate::prefetcher::Prefetcher;
-use crate::presampler::{EPOCHS_AHEAD, Presampler};
+use crate::prefetcher::{Prefetcher, planned_of};
+use crate::presampler::{EPOCHS_AHEAD, Presampler, PresamplerError};
 use crate::report::records::StepRecord;
+use crate::report::summary::Planned;
 use crate::trainer::{EpochOutcome, Trainer, TrainerError, TrainerEvents};
 use crate::transport::Transport;
+use crate::wiring::PATIENCE;
 
 /// What a rank is given.
 pub struct RankStart {
@@ -58,22 +60,12 @@ pub enum RankEvent {
     /// The trainer has its final parameters.
     Trained(Vec<NamedParameter>),
     /// The static fill is done.
-    Filled(Traffic),
+    Filled(Traffic, Planned),
     /// A worker ended with an error. A consequence is the error of a worker whose neighbour failed.
     WorkerFailed {
         reason: String,
         consequence: bool,
     },
-    /// What is the rank doing?
-    State(RpcReplyPort<RankState>),
-}
-
-/// Where a rank is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RankState {
-    /// Epochs that are done.
-    pub epochs_done: u32,
-    pub finished: bool,
 }
 
 /// The actor of one rank.
@@ -83,8 +75,9 @@ pub struct RankActor;
 pub struct RankActorState {
     machine: ActorRef<MachineEvent>,
     rank: Rank,
-    seen: RankState,
     cancelled: Arc<AtomicBool>,
+    /// Dropping it ends the trainer's waits.
+    _cancel_trainer: watch::Sender<bool>,
     permits: [Arc<Semaphore>; 2],
     prefetching: JoinHandle<()>,
 }
@@ -119,17 +112,17 @@ impl Actor for RankActor {
     ) -> Result<(), ActorProcessingErr> {
         let rank = state.rank;
         match event {
-            RankEvent::PhaseDone(epoch, phase) => state.machine.cast(MachineEvent::PhaseDone { rank, epoch, phase })?,
+            RankEvent::PhaseDone(epoch, phase) => state.machine.cast(MachineEvent::PhaseDone { epoch, phase })?,
             RankEvent::StepDone(record) => state.machine.cast(MachineEvent::StepDone(record))?,
             RankEvent::EpochDone(outcome) => {
-                state.seen.epochs_done += 1;
                 state.machine.cast(MachineEvent::EpochDone { rank, outcome })?;
             }
             RankEvent::Trained(parameters) => {
-                state.seen.finished = true;
                 state.machine.cast(MachineEvent::Trained { rank, parameters })?;
             }
-            RankEvent::Filled(traffic) => state.machine.cast(MachineEvent::Filled { rank, traffic })?,
+            RankEvent::Filled(traffic, planned) => {
+                state.machine.cast(MachineEvent::Filled { rank, traffic, planned })?;
+            }
             RankEvent::WorkerFailed {
                 reason,
                 consequence: false,
@@ -146,9 +139,6 @@ impl Actor for RankActor {
                         consequence: false,
                     });
                 });
-            }
-            RankEvent::State(reply) => {
-                let _ = reply.send(state.seen);
             }
         }
         Ok(())
@@ -170,7 +160,8 @@ fn start_workers(
     let fill = start.policy.fill(&start.book, rank, start.budget_rows);
     let (trace_sender, traces) = mpsc::channel(EPOCHS_AHEAD);
     let (plan_sender, plans) = mpsc::channel(PLANS_AHEAD);
-    let (batch_sender, batches) = mpsc::channel(1);
+    // Batches are bounded by `ahead`; the borders of an epoch need room beside them.
+    let (batch_sender, batches) = mpsc::channel(4);
 
     let presampler = Presampler {
         rank,
@@ -187,8 +178,9 @@ fn start_workers(
     };
     let told = myself.clone();
     spawn_worker(format!("presample-{rank}"), &myself, move || {
-        if let Err(error) = presampler.run(trace_sender) {
-            fail(&told, error.to_string(), false);
+        match presampler.run(trace_sender) {
+            Ok(()) | Err(PresamplerError::Cancelled) => {}
+            Err(error) => fail(&told, error.to_string(), false),
         }
     })?;
 
@@ -211,7 +203,7 @@ fn start_workers(
         book: Arc::clone(&start.book),
         part: start.part,
         transport: start.transport,
-        arena: Arc::new(RowArena::new(start.budget_rows as usize, width)),
+        arena: Arc::new(RowArena::for_run(start.budget_rows as usize, width, config.verify)),
         width,
         preaggregate: start.preaggregate,
         verify: config.verify,
@@ -221,11 +213,20 @@ fn start_workers(
     };
     let told = myself.clone();
     let prefetching = tokio::spawn(async move {
-        if let Err(error) = prefetch(prefetcher, fill, plans, batch_sender, &told).await {
-            fail(&told, error.to_string(), false);
+        let working = tokio::spawn({
+            let told = told.clone();
+            async move { prefetch(prefetcher, fill, plans, batch_sender, &told).await }
+        });
+        // Aborting this task must end the work too.
+        let _ends_with_this = AbortOnDrop(working.abort_handle());
+        match working.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => fail(&told, error.to_string(), false),
+            Err(error) => fail(&told, format!("the prefetcher of rank {rank} ended: {error}"), false),
         }
     });
 
+    let (cancel_trainer, trainer_cancelled) = watch::channel(false);
     let trainer = Trainer {
         rank,
         epochs: config.epochs,
@@ -235,8 +236,8 @@ fn start_workers(
         batches,
         ahead: Arc::clone(&ahead),
         buffers,
-        // A batch takes at most one deadline per request that it waits for; presampling at the start takes longest.
-        patience: config.deadline() * 10,
+        cancelled: trainer_cancelled,
+        patience: config.deadline() * PATIENCE,
     };
     let told = myself.clone();
     spawn_worker(format!("rank-{rank}"), &myself, move || {
@@ -245,6 +246,7 @@ fn start_workers(
             Ok(parameters) => {
                 let _ = told.cast(RankEvent::Trained(parameters));
             }
+            Err(TrainerError::Cancelled) => {}
             Err(error) => {
                 let consequence = matches!(error, TrainerError::LoaderEnded { .. });
                 fail(&told, error.to_string(), consequence);
@@ -255,8 +257,8 @@ fn start_workers(
     Ok(RankActorState {
         machine,
         rank,
-        seen: RankState::default(),
         cancelled,
+        _cancel_trainer: cancel_trainer,
         permits: [epoch_permits, ahead],
         prefetching,
     })
@@ -269,9 +271,18 @@ async fn prefetch(
     batches: mpsc::Sender<crate::prefetcher::Prefetched>,
     told: &ActorRef<RankEvent>,
 ) -> Result<(), crate::prefetcher::PrefetchError> {
+    let planned = planned_of(&fill.requests);
     let traffic = prefetcher.fill(&fill).await?;
-    let _ = told.cast(RankEvent::Filled(traffic));
+    let _ = told.cast(RankEvent::Filled(traffic, planned));
     prefetcher.run(fill.state.held.len() as u64, plans, batches).await
+}
+
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 fn fail(rank: &ActorRef<RankEvent>, reason: String, consequence: bool) {

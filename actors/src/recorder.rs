@@ -69,9 +69,9 @@ pub enum Progressed {
 pub struct Recorder {
     machines: usize,
     pending: BTreeMap<Option<u32>, Vec<EpochReport>>,
-    setup: Option<PeriodSummary>,
+    setup: PeriodSummary,
     epochs: Vec<EpochSummary>,
-    evaluation: Option<PeriodSummary>,
+    evaluation: PeriodSummary,
     test: Option<(u64, u64)>,
     budget_rows: u64,
     held_rows_peak: u64,
@@ -82,9 +82,9 @@ impl Recorder {
         Self {
             machines,
             pending: BTreeMap::new(),
-            setup: None,
+            setup: PeriodSummary::default(),
             epochs: Vec::new(),
-            evaluation: None,
+            evaluation: PeriodSummary::default(),
             test: None,
             budget_rows: 0,
             held_rows_peak: 0,
@@ -102,7 +102,8 @@ impl Recorder {
         let mut reports = self.pending.remove(&key).unwrap_or_default();
         reports.sort_by(|a, b| a.machine.cmp(&b.machine));
         let Some(epoch) = key else {
-            self.setup = Some(period_summary(&reports, Phase::Setup));
+            check_fills(&reports)?;
+            self.setup = period_summary(&reports, Phase::Setup);
             return Ok(Progressed::SetUp);
         };
         let completed = self.complete(epoch, reports)?;
@@ -143,9 +144,7 @@ impl Recorder {
         let first = ranks.first();
         let mut planned = Planned::default();
         for report in &ranks {
-            let of_rank = report.planned.get(&Phase::Training).copied().unwrap_or_default();
-            planned.feature_requests += of_rank.feature_requests;
-            planned.feature_rows += of_rank.feature_rows;
+            planned += report.planned.get(&Phase::Training).copied().unwrap_or_default();
         }
         let share = |counts: Option<(u64, u64)>| counts.and_then(|(correct, labelled)| ratio(correct, labelled));
         let loss_sum = first.map_or(0.0, |report| report.loss_sum);
@@ -161,10 +160,7 @@ impl Recorder {
             self.test = Some(test);
         }
         let evaluation = period_summary(&reports, Phase::Evaluation);
-        match &mut self.evaluation {
-            Some(total) => add_period(total, &evaluation),
-            None => self.evaluation = Some(evaluation.clone()),
-        }
+        self.evaluation = PeriodSummary::sum([&self.evaluation, &evaluation]);
         self.epochs.push(summary.clone());
         let energy = combine_all(&reports);
         Ok(CompletedEpoch {
@@ -176,14 +172,9 @@ impl Recorder {
         })
     }
 
-    /// Set-up, epochs and evaluation; empty where nothing was reported.
+    /// Set-up, epochs and evaluation so far.
     pub fn totals(&self) -> (PeriodSummary, Vec<EpochSummary>, PeriodSummary) {
-        let empty = || period_summary(&[], Phase::Setup);
-        (
-            self.setup.clone().unwrap_or_else(empty),
-            self.epochs.clone(),
-            self.evaluation.clone().unwrap_or_else(empty),
-        )
+        (self.setup.clone(), self.epochs.clone(), self.evaluation.clone())
     }
 
     /// Share of the labelled test nodes that are classified right.
@@ -254,6 +245,28 @@ fn rank_records(epoch: u32, reports: &[EpochReport]) -> Result<Vec<RankRecord>, 
     }
     records.sort_by_key(|record| (record.rank, record.phase));
     Ok(records)
+}
+
+/// What static policies fetched at the start must be what the owners served then.
+fn check_fills(reports: &[EpochReport]) -> Result<(), RecordError> {
+    let served = served_by_rank(reports);
+    for report in reports.iter().flat_map(|report| &report.ranks) {
+        let phase = Phase::Setup;
+        let record = RankRecord {
+            epoch: 0,
+            rank: u32::from(report.rank),
+            phase,
+            planned: report.planned.get(&phase).copied().unwrap_or_default(),
+            counted: report.traffic.get(&phase).copied().unwrap_or_default(),
+            served: served
+                .get(&(report.rank, Period { epoch: 0, phase }))
+                .copied()
+                .unwrap_or_default(),
+            ..RankRecord::default()
+        };
+        check_counts(&record, report.rank)?;
+    }
+    Ok(())
 }
 
 fn served_by_rank(reports: &[EpochReport]) -> BTreeMap<(Rank, Period), Served> {
@@ -355,18 +368,6 @@ fn combine_all(reports: &[EpochReport]) -> EnergyTotal {
             .extend(combine(readings.map(|reading| &reading.energy)).counted);
     }
     whole
-}
-
-fn add_period(total: &mut PeriodSummary, other: &PeriodSummary) {
-    total.wall_s += other.wall_s;
-    total.stall_s += other.stall_s;
-    total.sync_s += other.sync_s;
-    total.traffic += other.traffic;
-    total.wire_bytes += other.wire_bytes;
-    total.cache_hit_rows += other.cache_hit_rows;
-    total.cpu_s += other.cpu_s;
-    total.energy_j = total.energy_j.zip(other.energy_j).map(|(a, b)| a + b);
-    total.energy_quality = total.energy_quality.max(other.energy_quality);
 }
 
 #[cfg(test)]

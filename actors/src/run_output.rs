@@ -1,10 +1,13 @@
 //! Where a run shows itself while it lasts: the terminal, the run folder, and the metrics.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
+use greengnn_energy::domain::DomainKey;
 use greengnn_energy::timeline::TimelinePoint;
 
-use crate::protocol::{EpochReport, FinishedReport, MachineInfo};
+use greengnn_model::store::PartsManifest;
+
+use crate::protocol::{EpochReport, MachineInfo};
 use crate::recorder::CompletedEpoch;
 use crate::report::bound::BoundMeter;
 use crate::report::html::{self, Report};
@@ -37,8 +40,8 @@ pub struct RunOutput {
     title: String,
     bound: Option<BoundMeter>,
     energy: Vec<EnergyPoint>,
-    /// (second, domain) pairs that are written: machines of one host see the same domains.
-    seen: BTreeSet<(i64, String, String)>,
+    /// The machine that each domain is taken from.
+    domain_sources: BTreeMap<DomainKey, String>,
     started_unix_s: f64,
     ranks: usize,
     steps_done: u32,
@@ -48,13 +51,13 @@ pub struct RunOutput {
 
 impl RunOutput {
     /// Makes the run folder, if there is to be one, and writes the configuration.
-    pub fn new(options: &SupervisorOptions) -> Result<Self, RunOutputError> {
+    pub fn new(options: &SupervisorOptions, manifest: &PartsManifest) -> Result<Self, RunOutputError> {
         let folder = options.run_folder.clone().map(RunFolder::create).transpose()?;
         let config_text = match &folder {
             Some(folder) => folder.write_config(&options.config)?,
             None => String::new(),
         };
-        let steps = step_counts(&options.manifest, options.config.batch_size);
+        let steps = step_counts(manifest, options.config.batch_size);
         Ok(Self {
             progress: Progress::new(options.config.epochs, steps.train, options.quiet),
             folder,
@@ -62,9 +65,9 @@ impl RunOutput {
             title: options.title.clone(),
             bound: None,
             energy: Vec::new(),
-            seen: BTreeSet::new(),
+            domain_sources: BTreeMap::new(),
             started_unix_s: greengnn_energy::clock::unix_now_s(),
-            ranks: usize::from(options.manifest.book.parts()),
+            ranks: usize::from(manifest.book.parts()),
             steps_done: 0,
             epoch_stall_s: 0.0,
             epoch_time_s: 0.0,
@@ -113,27 +116,27 @@ impl RunOutput {
         Ok(())
     }
 
-    /// Power readings of one machine's report.
-    pub fn timeline(&mut self, points: &[TimelinePoint]) -> Result<(), RunOutputError> {
-        let fresh: Vec<EnergyPoint> = points
-            .iter()
-            .filter(|point| {
-                let key = (
-                    point.unix_s.round() as i64,
-                    point.domain.host.clone(),
-                    point.domain.domain.clone(),
-                );
-                self.seen.insert(key)
-            })
-            .map(|point| EnergyPoint {
+    /// Power over time from one machine. Machines of one host see the same domains; each is taken from the one that showed
+    /// it first.
+    pub fn timeline(&mut self, machine: &str, points: &[TimelinePoint]) -> Result<(), RunOutputError> {
+        let mut fresh = Vec::new();
+        for point in points {
+            let source = self
+                .domain_sources
+                .entry(point.domain.clone())
+                .or_insert_with(|| machine.to_owned());
+            if source != machine {
+                continue;
+            }
+            fresh.push(EnergyPoint {
                 at_s: point.unix_s - self.started_unix_s,
                 host: point.domain.host.clone(),
                 domain: point.domain.domain.clone(),
                 kind: point.kind.name().to_owned(),
                 watts: Some(point.watts),
                 quality: point.quality,
-            })
-            .collect();
+            });
+        }
         if let Some(folder) = &self.folder {
             folder.append_energy(&fresh)?;
         }
@@ -183,15 +186,7 @@ impl RunOutput {
     }
 
     /// Writes what stays of a run that ended well.
-    pub fn finish(
-        &mut self,
-        summary: &RunSummary,
-        weights: &[u8],
-        finished: &[FinishedReport],
-    ) -> Result<(), RunOutputError> {
-        for report in finished {
-            self.timeline(&report.timeline)?;
-        }
+    pub fn finish(&mut self, summary: &RunSummary, weights: &[u8]) -> Result<(), RunOutputError> {
         self.energy.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
         if let Some(folder) = &self.folder {
             folder.write_model(weights)?;

@@ -1,12 +1,14 @@
 //! The cluster supervisor: waits for machines, gives them ranks, watches them, and collects the run's result.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use greengnn_model::store::PartsManifest;
+use greengnn_energy::timeline::TimelinePoint;
+use greengnn_model::store::{PartsManifest, StoreError};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use ractor_cluster::RactorMessage;
+use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -23,9 +25,12 @@ use crate::report::records::StepRecord;
 use crate::report::summary::{RunSummary, SUMMARY_VERSION};
 use crate::rmp::Rmp;
 use crate::run_output::{RunOutput, RunOutputError};
+use crate::wiring::PATIENCE;
 
 /// A machine that has not answered for this long is dead. Starved machines are slow, not dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(5);
+/// How often the supervisor looks whether the run still moves.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 const PING_EVERY: Duration = Duration::from_millis(500);
 /// How long a reported failure waits for a better explanation.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -38,6 +43,8 @@ const WEIGHTS_LIMIT: u64 = 4 << 30;
 pub enum RunError {
     #[error(transparent)]
     Control(#[from] ControlError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error(transparent)]
     Placement(#[from] PlacementError),
     #[error(transparent)]
@@ -57,6 +64,8 @@ pub enum RunError {
     },
     #[error("machines {waiting} were not ready {} s after they got their ranks", within.as_secs())]
     ReadyTimeout { waiting: String, within: Duration },
+    #[error("no machine has finished a step for {} s, though all answer", within.as_secs())]
+    NoProgress { within: Duration },
     #[error("the trained parameters did not arrive whole: {0}")]
     Weights(String),
     #[error("the run was interrupted")]
@@ -68,7 +77,8 @@ pub enum RunError {
 /// What a supervisor needs to know.
 pub struct SupervisorOptions {
     pub config: TrainConfig,
-    pub manifest: PartsManifest,
+    /// The folder with the manifest; the parts themselves are not read.
+    pub parts: PathBuf,
     /// Address and port to listen on; port 0 picks a free one.
     pub listen: String,
     pub cookie: String,
@@ -88,14 +98,18 @@ pub async fn run(
     listening: impl FnOnce(std::net::SocketAddr),
     cancel: impl Future<Output = ()> + Send + 'static,
 ) -> Result<RunSummary, RunError> {
-    let output = RunOutput::new(&options)?;
+    let manifest = PartsManifest::open(&options.parts)?;
+    let output = RunOutput::new(&options, &manifest)?;
     let node_name = format!("supervisor-{:016x}", incarnation()?);
     let node = ControlNode::start(&node_name, &options.listen, &options.cookie).await?;
     listening(node.address());
     let (result_sender, result) = oneshot::channel();
+    let manifest_sha256 = manifest_sha256(&options.parts)?;
     let start = ClusterStart {
         options,
+        manifest,
         output,
+        manifest_sha256,
         result: result_sender,
     };
     let (cluster, handle) = Actor::spawn(Some(node_name), ClusterSupervisor, start)
@@ -114,6 +128,14 @@ pub async fn run(
     outcome
 }
 
+/// SHA-256 of a parts folder's manifest. It names the checksum of every file, so that equal manifests mean equal parts.
+pub fn manifest_sha256(parts: &Path) -> Result<String, ControlError> {
+    let path = parts.join(greengnn_model::store::MANIFEST);
+    let bytes = std::fs::read(&path)
+        .map_err(|error| ControlError::Start(format!("{} cannot be read: {error}", path.display())))?;
+    Ok(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// A number that no earlier life of this process had.
 pub fn incarnation() -> Result<u64, ControlError> {
     let mut bytes = [0u8; 8];
@@ -127,6 +149,7 @@ pub enum ClusterEvent {
     Join(JoinRequest, JoinAnswer),
     Ready(String),
     Steps(Vec<StepRecord>),
+    Timeline(String, Vec<TimelinePoint>),
     EpochDone(Box<EpochReport>),
     Weights(WeightsChunk),
     Finished(Box<FinishedReport>),
@@ -140,6 +163,8 @@ pub enum ClusterEvent {
     },
     /// A stage took too long. Ignored when the stage is over.
     Overdue(Stage),
+    /// Look whether the run still moves.
+    CheckProgress,
     Cancelled,
 }
 
@@ -154,7 +179,9 @@ pub enum Stage {
 
 struct ClusterStart {
     options: SupervisorOptions,
+    manifest: PartsManifest,
     output: RunOutput,
+    manifest_sha256: String,
     result: oneshot::Sender<Result<RunSummary, RunError>>,
 }
 
@@ -173,18 +200,21 @@ impl Drop for Member {
 
 struct ClusterState {
     options: SupervisorOptions,
+    manifest: PartsManifest,
     result: Option<oneshot::Sender<Result<RunSummary, RunError>>>,
     stage: Stage,
     members: BTreeMap<String, Member>,
     placement: Vec<MachineInfo>,
     recorder: Recorder,
     output: RunOutput,
+    manifest_sha256: String,
+    set_up: Option<Instant>,
+    last_progress: Instant,
     finished: Vec<FinishedReport>,
     failures: Vec<Failure>,
     weights: Vec<u8>,
     weights_total: Option<u64>,
     started: Instant,
-    began: Option<Instant>,
     wanted_machines: usize,
 }
 
@@ -202,10 +232,12 @@ impl Actor for ClusterSupervisor {
     ) -> Result<ClusterState, ActorProcessingErr> {
         let ClusterStart {
             options,
+            manifest,
             output,
+            manifest_sha256,
             result,
         } = start;
-        let parts = usize::from(options.manifest.book.parts());
+        let parts = usize::from(manifest.book.parts());
         let wanted_machines = options.config.machines.map_or(parts, |machines| machines as usize);
         let (gate, _) = Actor::spawn_linked(
             Some(format!("{}/gate", control::supervisor_group())),
@@ -219,6 +251,10 @@ impl Actor for ClusterSupervisor {
         Ok(ClusterState {
             recorder: Recorder::new(wanted_machines),
             output,
+            manifest_sha256,
+            set_up: None,
+            last_progress: Instant::now(),
+            manifest,
             options,
             result: Some(result),
             stage: Stage::Joining,
@@ -229,7 +265,6 @@ impl Actor for ClusterSupervisor {
             weights: Vec::new(),
             weights_total: None,
             started: Instant::now(),
-            began: None,
             wanted_machines,
         })
     }
@@ -256,12 +291,14 @@ impl Actor for ClusterSupervisor {
         state: &mut ClusterState,
     ) -> Result<(), ActorProcessingErr> {
         match event {
-            SupervisionEvent::ProcessGroupChanged(ractor::pg::GroupChangeMessage::Leave(_, group, _)) => {
+            SupervisionEvent::ProcessGroupChanged(ractor::pg::GroupChangeMessage::Leave(_, _, cells)) => {
+                // Groups are joined before a machine is accepted; only the gate of a member counts.
+                let gone = |member: &Member| cells.iter().any(|cell| cell.get_id() == member.gate.get_id());
                 let lost = state
                     .members
-                    .keys()
-                    .find(|name| control::machine_group(name) == group)
-                    .cloned();
+                    .iter()
+                    .find(|(_, member)| gone(member))
+                    .map(|(name, _)| name.clone());
                 if let Some(machine) = lost {
                     let reason = "its connection closed".to_owned();
                     myself.cast(ClusterEvent::Lost { machine, reason })?;
@@ -284,10 +321,14 @@ impl Actor for ClusterSupervisor {
 
 impl ClusterState {
     async fn on_event(&mut self, myself: &ActorRef<ClusterEvent>, event: ClusterEvent) -> Result<(), RunError> {
+        if !matches!(event, ClusterEvent::CheckProgress) {
+            self.last_progress = Instant::now();
+        }
         match event {
             ClusterEvent::Join(request, answer) => self.on_join(myself, request, answer).await,
-            ClusterEvent::Ready(machine) => self.on_ready(&machine),
+            ClusterEvent::Ready(machine) => self.on_ready(myself, &machine),
             ClusterEvent::Steps(steps) => Ok(self.output.steps(&steps)?),
+            ClusterEvent::Timeline(machine, points) => Ok(self.output.timeline(&machine, &points)?),
             ClusterEvent::EpochDone(report) => self.on_epoch(*report),
             ClusterEvent::Weights(chunk) => self.on_weights(chunk),
             ClusterEvent::Finished(report) => self.on_finished(myself, *report),
@@ -306,6 +347,7 @@ impl ClusterState {
             },
             ClusterEvent::Lost { machine, reason } => self.on_lost(machine, reason),
             ClusterEvent::Overdue(stage) => self.on_overdue(stage),
+            ClusterEvent::CheckProgress => self.check_progress(myself),
             ClusterEvent::Cancelled => Err(RunError::Interrupted),
         }
     }
@@ -324,8 +366,14 @@ impl ClusterState {
         let name = request.name.clone();
         let who = format!("machine {name}");
         let group = control::machine_group(&name);
-        let cell = control::wait_for_member(&group, &who, Duration::from_secs(5)).await?;
-        ractor::pg::monitor(group, myself.get_cell());
+        ractor::pg::monitor(group.clone(), myself.get_cell());
+        let cell = match control::wait_for_member(&group, &who, Duration::from_secs(5)).await {
+            Ok(cell) => cell,
+            Err(error) => {
+                answer.refuse(error.to_string());
+                return Ok(());
+            }
+        };
         let gate = machine_gate(cell);
         let heartbeat = tokio::spawn(watch(name.clone(), gate.clone(), myself.clone()));
         answer.accept();
@@ -349,7 +397,6 @@ impl ClusterState {
     }
 
     fn why_refused(&self, request: &JoinRequest) -> Option<String> {
-        let manifest = &self.options.manifest;
         if self.stage != Stage::Joining {
             return Some("the run has its machines already".to_owned());
         }
@@ -366,12 +413,12 @@ impl ClusterState {
                 request.version
             ));
         }
-        if request.graph_hash != manifest.graph_hash {
-            return Some(format!(
-                "its parts are of graph {}, this run trains graph {}: copy the same manifest.json and parts to all \
-                 machines",
-                request.graph_hash, manifest.graph_hash
-            ));
+        if request.manifest_sha256 != self.manifest_sha256 {
+            return Some(
+                "its manifest.json is another one than the supervisor's: copy the manifest and the parts of one \
+                 `greengnn partition` to all machines"
+                    .to_owned(),
+            );
         }
         self.members
             .contains_key(&request.name)
@@ -380,7 +427,8 @@ impl ClusterState {
 
     fn assign(&mut self, myself: &ActorRef<ClusterEvent>) -> Result<(), RunError> {
         let requests: Vec<&JoinRequest> = self.members.values().map(|member| &member.request).collect();
-        self.placement = placement::place(self.options.manifest.book.parts(), &requests)?;
+        self.placement = placement::place(self.manifest.book.parts(), &requests)?;
+        placement::check_addresses(&requests)?;
         placement::warn_of_mixed_cpus(&requests, |line| self.output.note(line));
         self.stage = Stage::Connecting;
         let assignment = Assignment {
@@ -399,13 +447,13 @@ impl ClusterState {
         Ok(())
     }
 
-    fn on_ready(&mut self, machine: &str) -> Result<(), RunError> {
+    fn on_ready(&mut self, myself: &ActorRef<ClusterEvent>, machine: &str) -> Result<(), RunError> {
         if let Some(member) = self.members.get_mut(machine) {
             member.ready = true;
         }
         if self.stage == Stage::Connecting && self.members.values().all(|member| member.ready) {
             self.stage = Stage::Running;
-            self.began = Some(Instant::now());
+            after(CHECK_EVERY, myself.clone(), ClusterEvent::CheckProgress);
             self.output.begin(&self.placement);
             for member in self.members.values() {
                 self.tell(member, MachineMessage::Begin)?;
@@ -415,10 +463,12 @@ impl ClusterState {
     }
 
     fn on_epoch(&mut self, report: EpochReport) -> Result<(), RunError> {
-        self.output.timeline(&report.timeline)?;
         match self.recorder.add(report)? {
             Progressed::Waiting => {}
-            Progressed::SetUp => self.output.set_up(),
+            Progressed::SetUp => {
+                self.set_up = Some(Instant::now());
+                self.output.set_up();
+            }
             Progressed::Epoch(completed) => {
                 let more = completed.summary.epoch + 1 < self.options.config.epochs;
                 self.output.epoch(&completed, more)?;
@@ -458,7 +508,7 @@ impl ClusterState {
             return Err(RunError::Weights(format!("{got} of {total} bytes came")));
         }
         let summary = self.summary()?;
-        self.output.finish(&summary, &self.weights, &self.finished)?;
+        self.output.finish(&summary, &self.weights)?;
         self.end(myself, Ok(summary));
         Ok(())
     }
@@ -467,14 +517,14 @@ impl ClusterState {
         let (setup, epochs, evaluation) = self.recorder.totals();
         let config = &self.options.config;
         let first = self.finished.first();
-        let setup_s = self.began.map_or(0.0, |began| (began - self.started).as_secs_f64()) + setup.wall_s;
+        let setup_s = self.set_up.map_or(0.0, |set_up| (set_up - self.started).as_secs_f64());
         Ok(RunSummary {
             version: SUMMARY_VERSION,
             policy: config.policy.clone(),
             window: config.window,
             budget_rows: self.recorder.budget_rows(),
             held_rows_peak: self.recorder.held_rows_peak(),
-            ranks: u32::from(self.options.manifest.book.parts()),
+            ranks: u32::from(self.manifest.book.parts()),
             machines: self.wanted_machines as u32,
             device: first.map_or_else(String::new, |report| report.device.clone()),
             cpu_fingerprint: placement::fingerprint(self.members.values().map(|member| &member.request)),
@@ -500,6 +550,16 @@ impl ClusterState {
         Err(RunError::MachineLost { machine, reason })
     }
 
+    /// Machines that answer pings may still hang in a computation; no news of any step for long enough ends the run.
+    fn check_progress(&self, myself: &ActorRef<ClusterEvent>) -> Result<(), RunError> {
+        let within = self.options.config.deadline() * (PATIENCE + 1);
+        if self.stage == Stage::Running && self.last_progress.elapsed() > within {
+            return Err(RunError::NoProgress { within });
+        }
+        after(CHECK_EVERY, myself.clone(), ClusterEvent::CheckProgress);
+        Ok(())
+    }
+
     fn on_overdue(&mut self, stage: Stage) -> Result<(), RunError> {
         if stage != self.stage {
             return Ok(());
@@ -511,7 +571,7 @@ impl ClusterState {
                     .values()
                     .flat_map(|member| member.request.parts.clone())
                     .collect();
-                let missing: Vec<_> = (0..self.options.manifest.book.parts())
+                let missing: Vec<_> = (0..self.manifest.book.parts())
                     .filter(|part| !held.contains(part))
                     .collect();
                 Err(RunError::JoinTimeout {

@@ -11,11 +11,11 @@ use greengnn_model::layers::{Evaluation, LayerError, NamedParameter, Trainable};
 use greengnn_model::policy::RemoteTrace;
 use greengnn_model::rng::Purpose;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::collective::{Collective, CollectiveError, Moment};
 use crate::prefetcher::{EpochTally, Prefetched, PreparedBatch};
-use crate::presampler::EpochTrace;
+use crate::presampler::{EpochTrace, describe};
 use crate::report::records::StepRecord;
 use crate::transport::ParcelKind;
 
@@ -29,7 +29,7 @@ pub enum TrainerError {
         step: u32,
         source: LayerError,
     },
-    #[error("rank {rank}, epoch {epoch}: {source}")]
+    #[error("rank {rank}, epoch {epoch}: {}", describe(source))]
     Collective {
         rank: Rank,
         epoch: u32,
@@ -39,6 +39,8 @@ pub enum TrainerError {
     NoBatch { rank: Rank, within: Duration },
     #[error("the loader of rank {rank} ended in epoch {epoch}")]
     LoaderEnded { rank: Rank, epoch: u32 },
+    #[error("training was cancelled")]
+    Cancelled,
     #[error("rank {rank} got {what} out of order")]
     OutOfOrder { rank: Rank, what: &'static str },
     #[error(
@@ -85,6 +87,8 @@ pub struct Trainer {
     pub ahead: Arc<Semaphore>,
     /// Where the buffers of a batch go once it is done.
     pub buffers: Arc<Mutex<InputBuffers>>,
+    /// Ends every wait when its sender goes.
+    pub cancelled: watch::Receiver<bool>,
     /// The longest wait for a batch.
     pub patience: Duration,
 }
@@ -94,9 +98,20 @@ impl Trainer {
     pub fn run(mut self, events: &mut dyn TrainerEvents) -> Result<Vec<NamedParameter>, TrainerError> {
         self.share_initial_parameters()?;
         for epoch in 0..self.epochs {
+            let waiting = Instant::now();
             let trace = self.next_epoch(epoch)?;
+            let stall_s = waiting.elapsed().as_secs_f64();
             let mut running = RunningEpoch::new(epoch, &trace);
+            let syncing = Instant::now();
             let divisors = self.divisors(&trace)?;
+            if epoch > 0 {
+                // The waits before the first epoch are set-up.
+                running.outcome.stall_s.insert(Phase::Training, stall_s);
+                running
+                    .outcome
+                    .sync_s
+                    .insert(Phase::Training, syncing.elapsed().as_secs_f64());
+            }
             if epoch == 0 {
                 events.phase_done(None, Phase::Setup);
             }
@@ -126,14 +141,12 @@ impl Trainer {
     /// All ranks start from rank 0's parameters, so that no difference between builds can make them diverge.
     fn share_initial_parameters(&mut self) -> Result<(), TrainerError> {
         let own = self.flat_parameters()?;
-        let shared = self
-            .runtime
-            .block_on(self.collective.broadcast(
-                ParcelKind::Parameters,
-                moment(0, 0, Phase::Setup),
-                bytemuck::cast_slice(&own).to_vec(),
-            ))
-            .map_err(|source| self.collective_error(0, source))?;
+        let own = bytemuck::cast_slice(&own).to_vec();
+        let shared = self.agree(
+            0,
+            self.collective
+                .broadcast(ParcelKind::Parameters, moment(0, 0, Phase::Setup), own),
+        )?;
         let values: Vec<f32> = bytemuck::pod_collect_to_vec(&shared);
         self.model
             .set_parameters(&values)
@@ -166,13 +179,11 @@ impl Trainer {
         } else {
             Phase::Training
         };
-        let all = self
-            .runtime
-            .block_on(
-                self.collective
-                    .all_gather(ParcelKind::LabelCounts, moment(trace.epoch, 0, phase), own),
-            )
-            .map_err(|source| self.collective_error(trace.epoch, source))?;
+        let at = moment(trace.epoch, 0, phase);
+        let all = self.agree(
+            trace.epoch,
+            self.collective.all_gather(ParcelKind::LabelCounts, at, own),
+        )?;
         let mut divisors = vec![0u32; trace.steps.train as usize];
         for counts in all {
             let counts: Vec<u32> = bytemuck::pod_collect_to_vec(&counts);
@@ -197,12 +208,11 @@ impl Trainer {
         let mut sum = outcome.gradients;
         sum.push(outcome.loss_sum);
         let syncing = Instant::now();
-        self.runtime
-            .block_on(
-                self.collective
-                    .all_reduce_sum(moment(epoch, step, Phase::Training), &mut sum),
-            )
-            .map_err(|source| self.collective_error(epoch, source))?;
+        self.agree(
+            epoch,
+            self.collective
+                .all_reduce_sum(moment(epoch, step, Phase::Training), &mut sum),
+        )?;
         let sync_s = syncing.elapsed().as_secs_f64();
         let loss = sum.pop().unwrap_or(0.0);
         if !loss.is_finite() {
@@ -236,7 +246,7 @@ impl Trainer {
                 f64::from(loss) / f64::from(divisor)
             },
         };
-        self.step_over(prepared);
+        self.step_over(*prepared);
         Ok(record)
     }
 
@@ -255,12 +265,12 @@ impl Trainer {
         total.loss_sum += found.loss_sum;
         total.correct += found.correct;
         total.labelled += found.labelled;
-        self.step_over(prepared);
+        self.step_over(*prepared);
         Ok(())
     }
 
     /// Gives the batch's buffers back, and the prefetcher leave to assemble one more.
-    fn step_over(&self, prepared: Box<PreparedBatch>) {
+    fn step_over(&self, prepared: PreparedBatch) {
         self.buffers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -279,14 +289,9 @@ impl Trainer {
         let epoch = outcome.epoch;
         let own = [valid.correct, valid.labelled, test.correct, test.labelled];
         let syncing = Instant::now();
-        let all = self
-            .runtime
-            .block_on(self.collective.all_gather(
-                ParcelKind::Evaluation,
-                moment(epoch, 0, Phase::Evaluation),
-                bytemuck::cast_slice(&own).to_vec(),
-            ))
-            .map_err(|source| self.collective_error(epoch, source))?;
+        let own = bytemuck::cast_slice(&own).to_vec();
+        let at = moment(epoch, 0, Phase::Evaluation);
+        let all = self.agree(epoch, self.collective.all_gather(ParcelKind::Evaluation, at, own))?;
         *outcome.sync_s.entry(Phase::Evaluation).or_default() += syncing.elapsed().as_secs_f64();
         let mut sums = [0u64; 4];
         for counts in all {
@@ -329,11 +334,31 @@ impl Trainer {
 
     fn receive(&mut self, epoch: u32) -> Result<Prefetched, TrainerError> {
         let (rank, within) = (self.rank, self.patience);
+        let mut cancelled = self.cancelled.clone();
         let batches = &mut self.batches;
-        self.runtime
-            .block_on(async { tokio::time::timeout(within, batches.recv()).await })
-            .map_err(|_| TrainerError::NoBatch { rank, within })?
-            .ok_or(TrainerError::LoaderEnded { rank, epoch })
+        self.runtime.block_on(async {
+            tokio::select! {
+                received = tokio::time::timeout(within, batches.recv()) => received
+                    .map_err(|_| TrainerError::NoBatch { rank, within })?
+                    .ok_or(TrainerError::LoaderEnded { rank, epoch }),
+                _ = cancelled.changed() => Err(TrainerError::Cancelled),
+            }
+        })
+    }
+
+    /// Waits for what all ranks do together, unless the rank is cancelled.
+    fn agree<T>(
+        &self,
+        epoch: u32,
+        together: impl Future<Output = Result<T, CollectiveError>>,
+    ) -> Result<T, TrainerError> {
+        let mut cancelled = self.cancelled.clone();
+        self.runtime.block_on(async {
+            tokio::select! {
+                agreed = together => agreed.map_err(|source| TrainerError::Collective { rank: self.rank, epoch, source }),
+                _ = cancelled.changed() => Err(TrainerError::Cancelled),
+            }
+        })
     }
 
     fn layer_error(&self, epoch: u32, step: u32, source: LayerError) -> TrainerError {
@@ -341,14 +366,6 @@ impl Trainer {
             rank: self.rank,
             epoch,
             step,
-            source,
-        }
-    }
-
-    fn collective_error(&self, epoch: u32, source: CollectiveError) -> TrainerError {
-        TrainerError::Collective {
-            rank: self.rank,
-            epoch,
             source,
         }
     }

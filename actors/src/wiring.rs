@@ -109,6 +109,8 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
     } = order;
     let config = Arc::new(assignment.config);
     let deadline = config.deadline();
+    // Ranks may be a while apart at the border of an epoch; dead machines are found by their heartbeat.
+    let patience = deadline * PATIENCE;
     let machines = assignment.machines;
     let own = machines
         .iter()
@@ -189,7 +191,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         let Some(inbox) = hosted.inbox(rank) else {
             return Err(WiringError::NoRank);
         };
-        let collective = Collective::new(rank, hosts.clone(), Arc::clone(&transport), inbox, deadline)?;
+        let collective = Collective::new(rank, hosts.clone(), Arc::clone(&transport), inbox, patience)?;
         seats.push(Seat {
             rank,
             part,
@@ -217,6 +219,9 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         _lanes: lanes,
     })
 }
+
+/// A rank that waits for its own batch may take so many deadlines, and the others wait for it.
+pub const PATIENCE: u32 = 10;
 
 /// On the CPU the mean costs the same wherever it is taken, but the loader need not write the gathered rows first.
 const PREAGGREGATE_ON_CPU: bool = true;

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::rng::Purpose;
 
 /// Which column of the report something is charged to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Initial fills, presampling of the first epochs, initialisation.
+    #[default]
     Setup,
     /// Training steps of an epoch.
     Training,

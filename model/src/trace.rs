@@ -9,13 +9,11 @@
 //! - `pack`: lists of numbers in as few bits as they need;
 //! - `record`: one [`MiniBatch`] as bytes, the remote rows first, because planners read nothing else;
 //! - [`writer`] and [`reader`]: the file ([`TraceWriter`], [`TraceReader`]);
-//! - [`InMemoryTrace`]: the remote rows of an epoch without a file.
 
 pub mod header;
 pub mod reader;
 pub mod writer;
 
-mod memory;
 mod pack;
 mod record;
 #[cfg(test)]
@@ -25,7 +23,6 @@ use std::io;
 use std::path::PathBuf;
 
 pub use header::TraceHeader;
-pub use memory::InMemoryTrace;
 pub use reader::TraceReader;
 pub use writer::TraceWriter;
 
@@ -41,13 +38,13 @@ pub enum TraceError {
         #[source]
         source: io::Error,
     },
-    #[error("trace {path} cannot be written")]
+    #[error("trace {path} cannot be written: {source}")]
     Write {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("trace {path} cannot be read")]
+    #[error("trace {path} cannot be read: {source}")]
     Read {
         path: PathBuf,
         #[source]

@@ -60,7 +60,7 @@ pub fn run(args: SupervisorArgs) -> CliResult {
     let out = args.output.folder();
     let options = SupervisorOptions {
         config,
-        manifest,
+        parts: args.dir.clone(),
         listen: args.listen,
         cookie: cookie_from_environment()?,
         join_within: args.join_within,

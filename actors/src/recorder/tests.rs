@@ -56,7 +56,6 @@ fn report(machine: &str, rank: Rank, rows: u64) -> EpochReport {
             ..RankReport::default()
         }],
         served: Vec::new(),
-        timeline: Vec::new(),
     }
 }
 
@@ -163,7 +162,6 @@ fn machines_that_end_with_other_weights_are_named() {
         weights_sha256: weights.to_owned(),
         peak_rss_bytes: 0,
         peak_anon_bytes: 0,
-        timeline: Vec::new(),
     };
     assert_eq!(agreed_weights(&[finished("a", "x"), finished("b", "x")]).unwrap(), "x");
     let error = agreed_weights(&[finished("a", "x"), finished("b", "y")]).unwrap_err();
@@ -171,4 +169,36 @@ fn machines_that_end_with_other_weights_are_named() {
         error.to_string(),
         "machine b ended with weights y, machine a with x: the ranks have diverged"
     );
+}
+
+#[test]
+fn a_fill_that_was_not_served_as_planned_fails_the_run() {
+    let mut filled = report("a", 0, 7);
+    filled.epoch = None;
+    filled.ranks[0].planned = BTreeMap::from([(
+        Phase::Setup,
+        Planned {
+            feature_requests: 1,
+            feature_rows: 7,
+        },
+    )]);
+    filled.ranks[0].traffic = BTreeMap::from([(
+        Phase::Setup,
+        Traffic {
+            feature_requests: 1,
+            feature_rows: 7,
+            ..Traffic::default()
+        },
+    )]);
+    let error = Recorder::new(1).add(filled).unwrap_err();
+    let wanted = RecordError::CountsDiffer {
+        epoch: 0,
+        rank: 0,
+        phase: Phase::Setup,
+        what: "requests",
+        planned: 1,
+        counted: 1,
+        served: 0,
+    };
+    assert_eq!(error, wanted);
 }

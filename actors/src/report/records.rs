@@ -18,7 +18,7 @@ pub enum MetricsRecord {
 
 /// What one rank's plans say of one phase of an epoch, what the rank counted, and what the owners served to it. The three
 /// agree, or the run fails.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankRecord {
     pub epoch: u32,
     pub rank: u32,

@@ -143,6 +143,13 @@ impl From<&Traffic> for Planned {
     }
 }
 
+impl std::ops::AddAssign for Planned {
+    fn add_assign(&mut self, other: Self) {
+        self.feature_requests += other.feature_requests;
+        self.feature_rows += other.feature_rows;
+    }
+}
+
 impl PeriodSummary {
     /// Adds periods that do not overlap. The energy has the quality of its worst part, and is unavailable as soon as a
     /// part is; a period in which nothing happened has no say in that.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{RemoteTrace, TraceReadError};
-use crate::batch::{OwnerRows, RemoteRows};
+use crate::batch::{MiniBatch, OwnerRows, RemoteRows};
 use crate::book::{NodeId, PartitionBook};
 use crate::rng::Purpose;
 
@@ -22,6 +22,11 @@ impl MemoryTrace {
                 .map(|(purpose, rows)| (purpose, Arc::new(rows)))
                 .collect(),
         }
+    }
+
+    /// The remote rows of batches in step order.
+    pub fn from_batches<'a>(batches: impl IntoIterator<Item = &'a MiniBatch>) -> Self {
+        Self::new(batches.into_iter().map(|batch| (batch.purpose, batch.remote.clone())))
     }
 
     /// A trace of these steps, each given by the global ids of its remote rows: below `book.nodes()`, in ascending order,

@@ -6,7 +6,7 @@ use rayon::ThreadPoolBuilder;
 
 use super::*;
 use crate::batch::{Block, MiniBatch, OwnerRows, RemoteRows};
-use crate::policy::RemoteTrace;
+use crate::policy::{MemoryTrace, RemoteTrace};
 use crate::rng::Purpose;
 use crate::sampling::presample_groups;
 use crate::sampling::tests::TestGraph;
@@ -273,7 +273,7 @@ fn an_in_memory_trace_says_what_a_file_says() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rank.trace");
     let (_, batches) = sample_trace(&path);
-    let (file, memory) = (TraceReader::open(&path).unwrap(), InMemoryTrace::from_batches(&batches));
+    let (file, memory) = (TraceReader::open(&path).unwrap(), MemoryTrace::from_batches(&batches));
     assert_eq!(RemoteTrace::steps(&file), memory.steps());
     for step in 0..memory.steps() {
         assert_eq!(file.purpose(step), memory.purpose(step));
@@ -287,7 +287,7 @@ fn an_in_memory_trace_says_what_a_file_says() {
             rows: vec![3],
         }],
     };
-    let memory = InMemoryTrace::training([rows.clone()]);
+    let memory = MemoryTrace::new([(Purpose::Train, rows.clone())]);
     assert_eq!((memory.steps(), memory.purpose(0)), (1, Purpose::Train));
     assert_eq!(*memory.remote_rows(0).unwrap(), rows);
 }
