@@ -89,7 +89,8 @@ pub enum Preaggregate {
     On,
     /// In the layer.
     Off,
-    /// On where the model trains on a GPU or the machine has cores to spare, else off.
+    /// What costs least: on, on a GPU because fewer values travel, on a CPU because no row is copied first
+    /// (BENCHMARKS.md).
     Auto,
 }
 

@@ -178,12 +178,10 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
     let mut seats = Vec::new();
     let mut budgets = BTreeMap::new();
     let mut device_name = String::new();
-    let mut on_gpu = false;
     for (local, (rank, part)) in parts.into_iter().enumerate() {
         let device = Device::probe(choice, local as u32)?;
         tracing::info!("rank {rank} trains on {device}: {}", device.reason());
         device_name = device.to_string();
-        on_gpu |= device.cuda_index().is_some();
         let model = build_model(device, &config, &manifest).await?;
         let asked = budget.rows(row_bytes, book.remote_nodes(rank));
         let budget_rows = policy.budget_rows(&book, rank, asked);
@@ -201,9 +199,8 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         });
     }
     let preaggregate = match config.preaggregate {
-        Preaggregate::On => true,
+        Preaggregate::On | Preaggregate::Auto => true,
         Preaggregate::Off => false,
-        Preaggregate::Auto => on_gpu || PREAGGREGATE_ON_CPU,
     };
     Ok(Wiring {
         steps: step_counts(&manifest, config.batch_size),
@@ -222,9 +219,6 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
 
 /// A rank that waits for its own batch may take so many deadlines, and the others wait for it.
 pub const PATIENCE: u32 = 10;
-
-/// On the CPU the mean costs the same wherever it is taken, but the loader need not write the gathered rows first.
-const PREAGGREGATE_ON_CPU: bool = true;
 
 /// Lanes to `peer`, with tickets from the owner of one of its parts.
 async fn open_lanes(

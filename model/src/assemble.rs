@@ -219,8 +219,9 @@ impl InputBuffers {
         let largest = (0..self.spare.len()).max_by_key(|at| self.spare[*at].capacity());
         let mut buffer = largest.map(|at| self.spare.swap_remove(at)).unwrap_or_default();
         if buffer.capacity() < len {
-            // Growing would copy values that nobody needs.
-            buffer = Vec::new();
+            // Growing would copy values that nobody needs; room to spare serves the next batch, which is a little larger
+            // as often as not.
+            buffer = Vec::with_capacity(len + len / 8);
         }
         buffer.resize(len, 0.0);
         buffer
