@@ -246,7 +246,12 @@ impl Family {
             }
             std::thread::sleep(POLL);
         }
-        self.verdict()
+        let verdict = self.verdict();
+        if let (Err(LaunchError::Unresponsive { .. }), Some(supervisor)) = (&verdict, self.children.first_mut()) {
+            // If it went on now, it would blame its machines for the time that it has missed.
+            let _ = supervisor.child.kill();
+        }
+        verdict
     }
 
     fn running(&mut self) -> usize {
