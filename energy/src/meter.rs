@@ -119,7 +119,8 @@ fn lock(shared: &Mutex<Shown>) -> MutexGuard<'_, Shown> {
 pub struct Meter {
     shared: Shared,
     questions: Option<SyncSender<Question>>,
-    finished: Receiver<()>,
+    /// Behind a lock only so that the meter may be shared between threads.
+    finished: Mutex<Receiver<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -196,7 +197,7 @@ impl Meter {
         Self {
             shared,
             questions: Some(questions),
-            finished,
+            finished: Mutex::new(finished),
             thread,
         }
     }
@@ -238,7 +239,8 @@ impl Drop for Meter {
     fn drop(&mut self) {
         // The thread ends when nobody can ask it any more.
         self.questions = None;
-        let ended = self.finished.recv_timeout(STOP_WITHIN);
+        let finished = self.finished.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ended = finished.recv_timeout(STOP_WITHIN);
         // A thread that hangs in a driver is left to the end of the process; one that panicked has disconnected.
         if !matches!(ended, Err(RecvTimeoutError::Timeout))
             && let Some(thread) = self.thread.take()
