@@ -41,7 +41,8 @@ pub struct TrainConfig {
     pub deadline_s: f64,
     /// Keep the trace files of a machine under this folder instead of deleting them after use.
     pub keep_trace: Option<PathBuf>,
-    /// Fill freed cache slots with NaN and look for NaN in every remote row of every batch.
+    /// Check the parts' files against their checksums, and every remote row of every batch against reads of slots that
+    /// hold nothing.
     pub verify: bool,
 }
 
@@ -213,7 +214,7 @@ pub struct TrainFlags {
     #[arg(long)]
     pub batch_size: Option<u32>,
     /// Neighbours per hop from the seeds outwards; one layer per hop [default: 25,10]
-    #[arg(long, value_delimiter = ',', value_name = "N,N,..")]
+    #[arg(long, value_delimiter = ',', value_name = "N,N,..", action = clap::ArgAction::Set)]
     pub fanouts: Option<Vec<u32>>,
     /// Width of the layers between [default: 128]
     #[arg(long)]
@@ -251,7 +252,7 @@ pub struct TrainFlags {
     /// Keep the trace files under this folder
     #[arg(long, value_name = "DIR")]
     pub keep_trace: Option<PathBuf>,
-    /// Check every remote row of every batch against reads of freed cache slots
+    /// Check the parts against their checksums, and every remote row of every batch for reads of empty cache slots
     #[arg(long)]
     pub verify: bool,
 }

@@ -27,9 +27,9 @@ pub fn supervisor_group() -> String {
     format!("{GROUP_PREFIX}/supervisor")
 }
 
-/// The group that the gate of machine `name` is in.
-pub fn machine_group(name: &str) -> String {
-    format!("{GROUP_PREFIX}/machine/{name}")
+/// The group that the gate of a machine is in. A namesake, or a later life of the machine, has another.
+pub fn machine_group(name: &str, incarnation: u64) -> String {
+    format!("{GROUP_PREFIX}/machine/{name}-{incarnation:016x}")
 }
 
 /// The group that the owner of `part` is in.

@@ -10,10 +10,11 @@ use crate::machine::MachineEvent;
 use crate::protocol::{JoinReply, MachineMessage, SupervisorMessage};
 use crate::rmp::Rmp;
 use crate::supervisor::ClusterEvent;
+use crate::transport::MachineId;
 
 /// Stands for a machine. In the group of its name.
 pub struct MachineGate {
-    pub name: String,
+    pub id: MachineId,
 }
 
 impl Actor for MachineGate {
@@ -26,7 +27,10 @@ impl Actor for MachineGate {
         myself: ActorRef<MachineMessage>,
         supervisor: ActorRef<MachineEvent>,
     ) -> Result<Self::State, ActorProcessingErr> {
-        pg::join(control::machine_group(&self.name), vec![myself.get_cell()]);
+        pg::join(
+            control::machine_group(&self.id.name, self.id.incarnation),
+            vec![myself.get_cell()],
+        );
         Ok(supervisor)
     }
 

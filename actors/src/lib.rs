@@ -11,6 +11,7 @@
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
 
 pub mod arena;
+pub mod causes;
 pub mod cli;
 pub mod collective;
 pub mod config;
@@ -32,6 +33,7 @@ pub mod report;
 pub mod rmp;
 pub mod run_output;
 pub mod shard;
+mod silence;
 pub mod supervisor;
 pub mod telemetry;
 pub mod trainer;

@@ -10,36 +10,35 @@ use std::time::{Duration, Instant};
 use greengnn_energy::meter::Meter;
 use greengnn_energy::snapshot::EnergySnapshot;
 use greengnn_model::book::{PartId, PartitionBook, Rank};
-use greengnn_model::counters::{Period, Phase, Traffic};
-use greengnn_model::layers::weights::weights_sha256;
+use greengnn_model::counters::{Phase, Traffic};
 use greengnn_model::layers::{NamedParameter, cpu_fingerprint};
 use greengnn_model::store::PartsManifest;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent, pg};
 use ractor_cluster::RactorMessage;
 use tokio::sync::oneshot;
 
+use crate::causes::in_one_line;
 use crate::control::{self, ControlError, ControlNode};
 use crate::gate::{MachineGate, supervisor_gate};
 use crate::protocol::{
-    Assignment, EpochReport, Failure, FinishedReport, JoinReply, JoinRequest, PROTOCOL_VERSION, PeriodReading,
-    RankReport, Served, SupervisorMessage, WeightsChunk,
+    Assignment, Failure, JoinReply, JoinRequest, PROTOCOL_VERSION, PeriodReading, RankReport, SupervisorMessage,
 };
 use crate::rank::{RankActor, RankStart};
 use crate::report::records::StepRecord;
 use crate::report::summary::Planned;
 use crate::rmp::Rmp;
+use crate::silence::Silence;
 use crate::supervisor::{DEAD_AFTER, incarnation, manifest_sha256};
 use crate::trainer::EpochOutcome;
 use crate::transport::{Hosted, MachineId};
 use crate::wiring::{self, Wiring, WiringError};
 
-/// Bytes of parameters per control message.
-const WEIGHTS_CHUNK: usize = 1 << 20;
-/// Step records wait at most this long, or until there are this many.
+mod reporting;
+
+use reporting::STEPS_AT_ONCE;
+
+/// Step records wait at most this long, or until a message is full.
 const STEPS_EVERY: Duration = Duration::from_millis(200);
-const STEPS_AT_ONCE: usize = 1024;
-/// Points of the energy timeline per control message.
-const POINTS_AT_ONCE: usize = 2048;
 
 /// Why a machine ended without success.
 #[derive(Debug, thiserror::Error)]
@@ -217,7 +216,7 @@ struct MachineState {
     hosted: Arc<Hosted>,
     wiring: Option<Wiring>,
     ranks: BTreeMap<Rank, ActorRef<crate::rank::RankEvent>>,
-    last_ping: Instant,
+    silence: Silence,
     last_snapshot: EnergySnapshot,
     /// How many ranks have passed each border.
     passed: BTreeMap<(Option<u32>, Phase), usize>,
@@ -253,9 +252,9 @@ impl Actor for MachineSupervisor {
             options,
             result,
         } = start;
-        let gate = MachineGate { name: id.name.clone() };
+        let gate = MachineGate { id: id.clone() };
         Actor::spawn_linked(
-            Some(format!("gate@{}", id.name)),
+            Some(format!("gate@{}", node_name(&id))),
             gate,
             myself.clone(),
             myself.get_cell(),
@@ -264,6 +263,7 @@ impl Actor for MachineSupervisor {
         pg::monitor(control::supervisor_group(), myself.get_cell());
         let request = JoinRequest {
             name: id.name.clone(),
+            incarnation: id.incarnation,
             protocol: PROTOCOL_VERSION,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             parts,
@@ -286,7 +286,7 @@ impl Actor for MachineSupervisor {
             supervisor,
             wiring: None,
             ranks: BTreeMap::new(),
-            last_ping: Instant::now(),
+            silence: Silence::default(),
             passed: BTreeMap::new(),
             readings: BTreeMap::new(),
             reports: BTreeMap::new(),
@@ -368,13 +368,13 @@ impl MachineState {
             }
             MachineEvent::Assigned(assignment) => self.connect(myself, *assignment),
             MachineEvent::Connected(wiring) => {
-                let wiring = (*wiring).map_err(|error| MachineError::Failed(error.to_string()))?;
+                let wiring = (*wiring).map_err(|error| MachineError::Failed(in_one_line(&error)))?;
                 self.device = wiring.device.clone();
                 self.wiring = Some(wiring);
                 self.tell(SupervisorMessage::Ready(self.id.name.clone()))?;
             }
             MachineEvent::Begin => self.begin(myself).await?,
-            MachineEvent::Pinged => self.last_ping = Instant::now(),
+            MachineEvent::Pinged => self.silence.broken(),
             MachineEvent::Stopped(reason) if reason.is_empty() => return Ok(true),
             MachineEvent::Stopped(reason) => return Err(MachineError::Stopped(reason)),
             MachineEvent::Filled { rank, traffic, planned } => {
@@ -399,12 +399,12 @@ impl MachineState {
     }
 
     /// A supervisor that has accepted us pings twice a second; give a starved one three times the deadline.
-    fn check_supervisor(&self) -> Result<(), MachineError> {
-        let silent = self.last_ping.elapsed();
-        if silent <= DEAD_AFTER * 3 {
+    fn check_supervisor(&mut self) -> Result<(), MachineError> {
+        self.silence.goes_on();
+        if self.silence.lasted() <= DEAD_AFTER * 3 {
             return Ok(());
         }
-        let reason = format!("it has not pinged for {:.1} s", silent.as_secs_f64());
+        let reason = format!("it has not pinged for {:.1} s", self.silence.lasted().as_secs_f64());
         Err(MachineError::SupervisorLost {
             address: self.options.join.clone(),
             reason,
@@ -467,158 +467,6 @@ impl MachineState {
         Ok(())
     }
 
-    /// When all ranks have passed a border, the period before it is read off the meter.
-    fn on_phase_done(&mut self, epoch: Option<u32>, phase: Phase) -> Result<(), MachineError> {
-        let passed = self.passed.entry((epoch, phase)).or_default();
-        *passed += 1;
-        if *passed < self.ranks.len() {
-            return Ok(());
-        }
-        self.passed.remove(&(epoch, phase));
-        let now = blocking(|| self.options.meter.snapshot());
-        let energy = now.since(&self.last_snapshot);
-        self.last_snapshot = now;
-        let period = Period {
-            epoch: epoch.unwrap_or(0),
-            phase,
-        };
-        self.readings.entry(epoch).or_default().push(PeriodReading {
-            phase,
-            wall_s: energy.duration_s,
-            cpu_s: energy.cpu_s,
-            wire_bytes: self.hosted.wire().written().get(&period).copied().unwrap_or(0),
-            energy,
-        });
-        if epoch.is_none() { self.report_setup() } else { Ok(()) }
-    }
-
-    fn report_setup(&mut self) -> Result<(), MachineError> {
-        let ranks = self
-            .ranks
-            .keys()
-            .map(|rank| RankReport {
-                rank: *rank,
-                traffic: self
-                    .fills
-                    .get(rank)
-                    .map(|fill| (Phase::Setup, fill.0))
-                    .into_iter()
-                    .collect(),
-                planned: self
-                    .fills
-                    .get(rank)
-                    .map(|fill| (Phase::Setup, fill.1))
-                    .into_iter()
-                    .collect(),
-                ..RankReport::default()
-            })
-            .collect();
-        self.report(None, ranks)
-    }
-
-    fn on_epoch_done(&mut self, rank: Rank, outcome: EpochOutcome) -> Result<(), MachineError> {
-        let epoch = outcome.epoch;
-        let budget_rows = self
-            .wiring
-            .as_ref()
-            .and_then(|wiring| wiring.budgets.get(&rank).copied())
-            .unwrap_or(0);
-        let reports = self.reports.entry(epoch).or_default();
-        reports.push(rank_report(rank, outcome, u64::from(budget_rows)));
-        if reports.len() < self.ranks.len() {
-            return Ok(());
-        }
-        let ranks = self.reports.remove(&epoch).unwrap_or_default();
-        self.send_steps()?;
-        self.report(Some(epoch), ranks)
-    }
-
-    fn report(&mut self, epoch: Option<u32>, ranks: Vec<RankReport>) -> Result<(), MachineError> {
-        let of_epoch = |period: &Period| match epoch {
-            None => period.phase == Phase::Setup,
-            Some(epoch) => period.epoch == epoch && period.phase != Phase::Setup,
-        };
-        let served = self
-            .hosted
-            .shards()
-            .iter()
-            .flat_map(|shard| shard.served().snapshot())
-            .filter(|((_, period), _)| of_epoch(period))
-            .map(|((rank, period), counts)| Served { rank, period, counts })
-            .collect();
-        let report = EpochReport {
-            machine: self.id.name.clone(),
-            epoch,
-            periods: self.readings.remove(&epoch).unwrap_or_default(),
-            ranks,
-            served,
-        };
-        self.send_timeline()?;
-        self.tell(SupervisorMessage::EpochDone(Rmp(report)))
-    }
-
-    /// What the meter has seen since it was last asked, in messages of bounded size.
-    fn send_timeline(&self) -> Result<(), MachineError> {
-        let points = blocking(|| self.options.meter.drain_timeline());
-        for some in points.chunks(POINTS_AT_ONCE) {
-            self.tell(SupervisorMessage::Timeline(self.id.name.clone(), Rmp(some.to_vec())))?;
-        }
-        Ok(())
-    }
-
-    fn send_steps(&mut self) -> Result<(), MachineError> {
-        self.steps_sent = Instant::now();
-        let steps = std::mem::take(&mut self.steps);
-        for some in steps.chunks(STEPS_AT_ONCE) {
-            self.tell(SupervisorMessage::Steps(Rmp(some.to_vec())))?;
-        }
-        Ok(())
-    }
-
-    fn on_trained(&mut self, rank: Rank, parameters: &[NamedParameter]) -> Result<(), MachineError> {
-        self.weights.insert(rank, weights_sha256(parameters));
-        if rank == 0 {
-            self.send_weights(parameters)?;
-        }
-        if self.weights.len() < self.ranks.len() {
-            return Ok(());
-        }
-        let mut distinct: Vec<&String> = self.weights.values().collect();
-        distinct.sort_unstable();
-        distinct.dedup();
-        let [weights_sha256] = distinct[..] else {
-            return Err(MachineError::Failed(
-                "the ranks of this machine ended with different weights".to_owned(),
-            ));
-        };
-        let process = blocking(|| self.options.meter.snapshot().process);
-        let report = FinishedReport {
-            machine: self.id.name.clone(),
-            device: self.device.clone(),
-            weights_sha256: weights_sha256.clone(),
-            peak_rss_bytes: process.peak_rss_bytes,
-            peak_anon_bytes: process.peak_anon_bytes,
-        };
-        self.send_timeline()?;
-        self.tell(SupervisorMessage::Finished(Rmp(report)))
-    }
-
-    /// The parameters as a safetensors file, piece by piece.
-    fn send_weights(&self, parameters: &[NamedParameter]) -> Result<(), MachineError> {
-        let bytes = greengnn_model::layers::weights::to_safetensors(parameters, &[])
-            .map_err(|error| MachineError::Failed(error.to_string()))?;
-        for (index, piece) in bytes.chunks(WEIGHTS_CHUNK).enumerate() {
-            let offset = (index * WEIGHTS_CHUNK) as u64;
-            let chunk = WeightsChunk {
-                offset,
-                total: bytes.len() as u64,
-                bytes: piece.to_vec(),
-            };
-            self.tell(SupervisorMessage::Weights(Rmp(chunk)))?;
-        }
-        Ok(())
-    }
-
     fn tell(&self, message: SupervisorMessage) -> Result<(), MachineError> {
         self.supervisor
             .cast(message)
@@ -634,7 +482,7 @@ impl MachineState {
         if let Err(error @ (MachineError::Failed(_) | MachineError::Interrupted)) = &outcome {
             let failure = Failure {
                 machine: self.id.name.clone(),
-                reason: error.to_string(),
+                reason: in_one_line(error),
             };
             let _ = self.supervisor.cast(SupervisorMessage::Failed(Rmp(failure)));
         }
@@ -648,33 +496,5 @@ impl MachineState {
             let _ = result.send(outcome);
             myself.stop(None);
         });
-    }
-}
-
-/// Waits for the meter's thread without holding up other tasks, where the runtime has threads to spare.
-fn blocking<T>(question: impl FnOnce() -> T) -> T {
-    match tokio::runtime::Handle::current().runtime_flavor() {
-        tokio::runtime::RuntimeFlavor::MultiThread => tokio::task::block_in_place(question),
-        _ => question(),
-    }
-}
-
-fn rank_report(rank: Rank, outcome: EpochOutcome, budget_rows: u64) -> RankReport {
-    RankReport {
-        rank,
-        loss_sum: outcome.loss_sum,
-        labelled: outcome.labelled,
-        valid: outcome.valid,
-        test: outcome.test,
-        stall_s: outcome.stall_s,
-        sync_s: outcome.sync_s,
-        traffic: outcome.tally.traffic,
-        planned: outcome.tally.planned.into_iter().collect::<BTreeMap<Phase, Planned>>(),
-        needed_rows: outcome.tally.needed_rows,
-        held_rows_peak: outcome.tally.held_rows_peak,
-        budget_rows,
-        presample_cpu_s: outcome.presample_cpu_s,
-        plan_cpu_s: outcome.tally.plan_cpu_s,
-        trace_bytes: outcome.trace_bytes,
     }
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use greengnn::causes::new_causes;
 use greengnn::cli::Cli;
 use tracing_subscriber::EnvFilter;
 
@@ -25,19 +26,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints an error and its causes, each once. One without words was printed by another process.
+/// Prints an error and its causes. One without words was printed by another process.
 fn report(error: &(dyn std::error::Error + 'static)) {
-    let mut said = error.to_string();
-    if !said.is_empty() {
-        eprintln!("error: {said}");
+    let words = error.to_string();
+    if !words.is_empty() {
+        eprintln!("error: {words}");
     }
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !said.contains(&text) {
-            eprintln!("  because {text}");
-            said = text;
-        }
-        cause = error.source();
+    for cause in new_causes(error) {
+        eprintln!("  because {cause}");
     }
 }

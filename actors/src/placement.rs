@@ -125,6 +125,7 @@ mod tests {
     fn request(name: &str, parts: &[PartId]) -> JoinRequest {
         JoinRequest {
             name: name.to_owned(),
+            incarnation: 0,
             protocol: 1,
             version: String::new(),
             parts: parts.to_vec(),

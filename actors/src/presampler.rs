@@ -17,6 +17,7 @@ use greengnn_model::store::PartStore;
 use greengnn_model::trace::{TraceError, TraceHeader, TraceReader, TraceWriter};
 use tokio::sync::{Semaphore, mpsc};
 
+use crate::causes::in_one_line;
 use crate::config::{Resample, TrainConfig};
 use crate::transport::{Caller, Transport, TransportError};
 
@@ -26,7 +27,7 @@ pub const EPOCHS_AHEAD: usize = 3;
 /// Why an epoch could not be sampled.
 #[derive(Debug, thiserror::Error)]
 pub enum PresamplerError {
-    #[error("epoch {epoch} of rank {rank} could not be sampled: {}", describe(source))]
+    #[error("epoch {epoch} of rank {rank} could not be sampled: {}", in_one_line(source))]
     Sample {
         rank: Rank,
         epoch: u32,
@@ -47,17 +48,6 @@ pub enum SinkError {
     Trace(#[from] TraceError),
     #[error("sampling was cancelled")]
     Cancelled,
-}
-
-/// An error with all its causes in one line.
-pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// The batches of one epoch of one rank: its own training steps, then the validation and test steps that are the same in

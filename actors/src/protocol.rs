@@ -75,6 +75,8 @@ pub enum OwnerMessage {
 pub struct JoinRequest {
     /// What the user called the machine; unique in the cluster.
     pub name: String,
+    /// Differs in every life of a machine.
+    pub incarnation: u64,
     pub protocol: u32,
     pub version: String,
     pub parts: Vec<PartId>,

@@ -22,6 +22,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::arena::RowArena;
+use crate::causes::in_one_line;
 use crate::collective::Collective;
 use crate::config::TrainConfig;
 use crate::machine::MachineEvent;
@@ -180,7 +181,7 @@ fn start_workers(
     spawn_worker(format!("presample-{rank}"), &myself, move || {
         match presampler.run(trace_sender) {
             Ok(()) | Err(PresamplerError::Cancelled) => {}
-            Err(error) => fail(&told, error.to_string(), false),
+            Err(error) => fail(&told, in_one_line(&error), false),
         }
     })?;
 
@@ -221,7 +222,7 @@ fn start_workers(
         let _ends_with_this = AbortOnDrop(working.abort_handle());
         match working.await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => fail(&told, error.to_string(), false),
+            Ok(Err(error)) => fail(&told, in_one_line(&error), false),
             Err(error) => fail(&told, format!("the prefetcher of rank {rank} ended: {error}"), false),
         }
     });
@@ -249,7 +250,7 @@ fn start_workers(
             Err(TrainerError::Cancelled) => {}
             Err(error) => {
                 let consequence = matches!(error, TrainerError::LoaderEnded { .. });
-                fail(&told, error.to_string(), consequence);
+                fail(&told, in_one_line(&error), consequence);
             }
         }
     })?;

@@ -7,7 +7,7 @@ use greengnn_energy::timeline::TimelinePoint;
 
 use greengnn_model::store::PartsManifest;
 
-use crate::protocol::{EpochReport, MachineInfo};
+use crate::protocol::MachineInfo;
 use crate::recorder::CompletedEpoch;
 use crate::report::bound::BoundMeter;
 use crate::report::html::{self, Report};
@@ -153,11 +153,9 @@ impl RunOutput {
         let summary = &completed.summary;
         telemetry::record_epoch(summary);
         telemetry::record_wire_bytes(summary.period.wire_bytes + completed.evaluation.wire_bytes);
-        for rank in completed.reports.iter().flat_map(|report: &EpochReport| &report.ranks) {
-            for traffic in rank.traffic.values() {
-                telemetry::record_traffic(u32::from(rank.rank), traffic);
-            }
-            telemetry::record_held_rows(u32::from(rank.rank), rank.held_rows_peak);
+        for rank in &completed.ranks {
+            telemetry::record_traffic(rank.rank, &rank.counted);
+            telemetry::record_held_rows(rank.rank, rank.held_rows_peak);
         }
         for domain in &completed.energy.counted {
             if let Some(joules) = domain.joules {

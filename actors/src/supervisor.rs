@@ -12,29 +12,27 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::causes::in_one_line;
 use crate::config::TrainConfig;
 use crate::control::{self, ControlError, ControlNode};
-use crate::gate::{JoinAnswer, SupervisorGate, machine_gate};
+use crate::gate::{JoinAnswer, SupervisorGate};
 use crate::placement::{self, PlacementError};
-use crate::protocol::{
-    Assignment, EpochReport, Failure, FinishedReport, JoinRequest, MachineInfo, MachineMessage, PROTOCOL_VERSION,
-    WeightsChunk,
-};
+use crate::protocol::{EpochReport, Failure, FinishedReport, JoinRequest, MachineInfo, MachineMessage, WeightsChunk};
 use crate::recorder::{Progressed, RecordError, Recorder, agreed_weights};
 use crate::report::records::StepRecord;
 use crate::report::summary::{RunSummary, SUMMARY_VERSION};
-use crate::rmp::Rmp;
 use crate::run_output::{RunOutput, RunOutputError};
 use crate::wiring::PATIENCE;
+
+mod heartbeat;
+mod joining;
 
 /// A machine that has not answered for this long is dead. Starved machines are slow, not dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(5);
 /// How often the supervisor looks whether the run still moves.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-const PING_EVERY: Duration = Duration::from_millis(500);
 /// How long a reported failure waits for a better explanation.
 const SETTLE: Duration = Duration::from_millis(500);
-const PING_DEADLINE: Duration = Duration::from_secs(1);
 /// Largest file of parameters that is collected from rank 0's machine.
 const WEIGHTS_LIMIT: u64 = 4 << 30;
 
@@ -352,116 +350,6 @@ impl ClusterState {
         }
     }
 
-    async fn on_join(
-        &mut self,
-        myself: &ActorRef<ClusterEvent>,
-        request: JoinRequest,
-        answer: JoinAnswer,
-    ) -> Result<(), RunError> {
-        if let Some(reason) = self.why_refused(&request) {
-            self.output.note(&format!("refused machine {}: {reason}", request.name));
-            answer.refuse(reason);
-            return Ok(());
-        }
-        let name = request.name.clone();
-        let who = format!("machine {name}");
-        let group = control::machine_group(&name);
-        ractor::pg::monitor(group.clone(), myself.get_cell());
-        let cell = match control::wait_for_member(&group, &who, Duration::from_secs(5)).await {
-            Ok(cell) => cell,
-            Err(error) => {
-                answer.refuse(error.to_string());
-                return Ok(());
-            }
-        };
-        let gate = machine_gate(cell);
-        let heartbeat = tokio::spawn(watch(name.clone(), gate.clone(), myself.clone()));
-        answer.accept();
-        self.output.note(&format!(
-            "machine {name} joined with parts {}",
-            placement::list(&request.parts)
-        ));
-        self.members.insert(
-            name,
-            Member {
-                request,
-                gate,
-                heartbeat,
-                ready: false,
-            },
-        );
-        if self.members.len() == self.wanted_machines {
-            self.assign(myself)?;
-        }
-        Ok(())
-    }
-
-    fn why_refused(&self, request: &JoinRequest) -> Option<String> {
-        if self.stage != Stage::Joining {
-            return Some("the run has its machines already".to_owned());
-        }
-        if request.protocol != PROTOCOL_VERSION {
-            return Some(format!(
-                "it speaks version {} of the control protocol, this supervisor version {PROTOCOL_VERSION}",
-                request.protocol
-            ));
-        }
-        let own_version = env!("CARGO_PKG_VERSION");
-        if request.version != own_version {
-            return Some(format!(
-                "it runs greengnn {}, this supervisor {own_version}: install one version on all machines",
-                request.version
-            ));
-        }
-        if request.manifest_sha256 != self.manifest_sha256 {
-            return Some(
-                "its manifest.json is another one than the supervisor's: copy the manifest and the parts of one \
-                 `greengnn partition` to all machines"
-                    .to_owned(),
-            );
-        }
-        self.members
-            .contains_key(&request.name)
-            .then(|| "a machine of this name has joined already".to_owned())
-    }
-
-    fn assign(&mut self, myself: &ActorRef<ClusterEvent>) -> Result<(), RunError> {
-        let requests: Vec<&JoinRequest> = self.members.values().map(|member| &member.request).collect();
-        self.placement = placement::place(self.manifest.book.parts(), &requests)?;
-        placement::check_addresses(&requests)?;
-        placement::warn_of_mixed_cpus(&requests, |line| self.output.note(line));
-        self.stage = Stage::Connecting;
-        let assignment = Assignment {
-            config: self.options.config.clone(),
-            machines: self.placement.clone(),
-            membership_epoch: 1,
-        };
-        for member in self.members.values() {
-            self.tell(member, MachineMessage::Assign(Rmp(assignment.clone())))?;
-        }
-        after(
-            self.options.config.deadline() * 2,
-            myself.clone(),
-            ClusterEvent::Overdue(Stage::Connecting),
-        );
-        Ok(())
-    }
-
-    fn on_ready(&mut self, myself: &ActorRef<ClusterEvent>, machine: &str) -> Result<(), RunError> {
-        if let Some(member) = self.members.get_mut(machine) {
-            member.ready = true;
-        }
-        if self.stage == Stage::Connecting && self.members.values().all(|member| member.ready) {
-            self.stage = Stage::Running;
-            after(CHECK_EVERY, myself.clone(), ClusterEvent::CheckProgress);
-            self.output.begin(&self.placement);
-            for member in self.members.values() {
-                self.tell(member, MachineMessage::Begin)?;
-            }
-        }
-        Ok(())
-    }
-
     fn on_epoch(&mut self, report: EpochReport) -> Result<(), RunError> {
         match self.recorder.add(report)? {
             Progressed::Waiting => {}
@@ -612,7 +500,11 @@ impl ClusterState {
     /// Tells the machines, hands over the result, and stops.
     fn end(&mut self, myself: &ActorRef<ClusterEvent>, outcome: Result<RunSummary, RunError>) {
         self.stage = Stage::Over;
-        let reason = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let reason = outcome
+            .as_ref()
+            .err()
+            .map(|error| in_one_line(error))
+            .unwrap_or_default();
         for member in self.members.values() {
             let _ = member.gate.cast(MachineMessage::Stop(reason.clone()));
         }
@@ -626,25 +518,6 @@ impl ClusterState {
             tokio::time::sleep(Duration::from_millis(200)).await;
             myself.stop(None);
         });
-    }
-}
-
-/// Pings a machine until it is silent for too long.
-async fn watch(machine: String, gate: ActorRef<MachineMessage>, cluster: ActorRef<ClusterEvent>) {
-    let mut last_answer = Instant::now();
-    let mut number = 0;
-    loop {
-        number += 1;
-        let deadline = PING_DEADLINE.as_millis() as u64;
-        if matches!(ractor::call_t!(gate, MachineMessage::Ping, deadline, number), Ok(answer) if answer == number) {
-            last_answer = Instant::now();
-        }
-        if last_answer.elapsed() > DEAD_AFTER {
-            let reason = format!("it has not answered for {:.1} s", last_answer.elapsed().as_secs_f64());
-            let _ = cluster.cast(ClusterEvent::Lost { machine, reason });
-            return;
-        }
-        tokio::time::sleep(PING_EVERY).await;
     }
 }
 

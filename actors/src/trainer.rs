@@ -13,9 +13,10 @@ use greengnn_model::rng::Purpose;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 
+use crate::causes::in_one_line;
 use crate::collective::{Collective, CollectiveError, Moment};
 use crate::prefetcher::{EpochTally, Prefetched, PreparedBatch};
-use crate::presampler::{EpochTrace, describe};
+use crate::presampler::EpochTrace;
 use crate::report::records::StepRecord;
 use crate::transport::ParcelKind;
 
@@ -29,7 +30,7 @@ pub enum TrainerError {
         step: u32,
         source: LayerError,
     },
-    #[error("rank {rank}, epoch {epoch}: {}", describe(source))]
+    #[error("rank {rank}, epoch {epoch}: {}", in_one_line(source))]
     Collective {
         rank: Rank,
         epoch: u32,

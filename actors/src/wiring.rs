@@ -129,6 +129,12 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
     let mut parts = BTreeMap::new();
     for rank in &own.ranks {
         let part = Arc::new(PartStore::open(&parts_folder, *rank)?);
+        if config.verify {
+            let part = Arc::clone(&part);
+            tokio::task::spawn_blocking(move || part.verify())
+                .await
+                .map_err(ended)??;
+        }
         hosted.add_shard(Arc::new(PartShard::new(StoredShard(Arc::clone(&part)))));
         hosted.add_inbox(Inbox::new(*rank, InboxLimits::default()));
         parts.insert(*rank, part);
@@ -255,6 +261,11 @@ async fn open_lanes(
     .await?)
 }
 
+/// A blocking task that ended before its work was done.
+fn ended(error: tokio::task::JoinError) -> WiringError {
+    WiringError::Layer(LayerError::Backend(error.to_string()))
+}
+
 /// Builds the model off the runtime's threads: a GPU back end takes its time.
 async fn build_model(
     device: Device,
@@ -271,10 +282,7 @@ async fn build_model(
     };
     let seed = config.seed;
     let built = tokio::task::spawn_blocking(move || greengnn_model::layers::build(&device, &model, seed)).await;
-    match built {
-        Ok(model) => Ok(model?),
-        Err(error) => Err(WiringError::Layer(LayerError::Backend(error.to_string()))),
-    }
+    Ok(built.map_err(ended)??)
 }
 
 /// Steps of every purpose: the maximum over ranks.
