@@ -56,7 +56,7 @@ fn planner(c: &mut Criterion<CpuTime>) {
     let traces = epochs.map(|(trace, _)| Arc::new(trace) as Arc<dyn RemoteTrace>);
     let mut group = c.benchmark_group("planner");
     group.throughput(Throughput::Elements(accesses)).sample_size(10);
-    for name in ["on-demand", "window", "bulk"] {
+    for name in ["on-demand", "lru", "lfu", "fifo", "epoch", "window", "bulk"] {
         let policy = policy_by_name(name).expect("a policy of that name");
         for percent in [10, 25, 50] {
             let asked = Budget::Share {

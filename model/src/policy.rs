@@ -3,6 +3,8 @@
 //! | policy | what stays in the arena | what is asked when |
 //! |---|---|---|
 //! | [`on-demand`](pinned::OnDemand) | nothing | per batch and owner |
+//! | [`lru`, `lfu`, `fifo`](replacement::Replacement) | the rows that were used last, used most or that came last | misses per batch and owner |
+//! | [`epoch`](epoch::Epoch) | the most frequent rows of the epoch | once per epoch and owner, and misses per batch and owner |
 //! | [`window`](window::Window) | the most frequent rows of each window, and of the next one while it is fetched | per window and owner, and misses per batch and owner |
 //! | [`bulk`](bulk::Bulk) | what the window needs, and by next use whatever else fits | per window and owner |
 //! | [`full`](pinned::Full) | every remote row | once, at set-up |
@@ -12,8 +14,11 @@
 pub mod budget;
 pub mod bulk;
 pub mod conformance;
+pub mod epoch;
+mod frequencies;
 pub mod memory;
 pub mod pinned;
+pub mod replacement;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -165,12 +170,14 @@ pub enum PlanError {
          planner, please report it with the configuration of the run"
     )]
     OverBudget { step: u32, budget_rows: u32 },
+    #[error("the cache state remembers {words} words, not one for each of {nodes} nodes; start from an empty cache")]
+    BadHistory { words: usize, nodes: usize },
     #[error("policy {policy} starts every epoch with an empty cache, but {rows} rows are held")]
     ColdStart { policy: &'static str, rows: usize },
 }
 
 /// The names that [`policy_by_name`] knows.
-pub const POLICY_NAMES: [&str; 4] = ["on-demand", "window", "bulk", "full"];
+pub const POLICY_NAMES: [&str; 8] = ["on-demand", "lru", "lfu", "fifo", "epoch", "window", "bulk", "full"];
 
 /// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -186,6 +193,10 @@ pub struct UnknownPolicy {
 pub fn policy_by_name(name: &str) -> Result<Arc<dyn Policy>, UnknownPolicy> {
     match name {
         "on-demand" => Ok(Arc::new(pinned::OnDemand)),
+        "lru" => Ok(Arc::new(replacement::Replacement::Lru)),
+        "lfu" => Ok(Arc::new(replacement::Replacement::Lfu)),
+        "fifo" => Ok(Arc::new(replacement::Replacement::Fifo)),
+        "epoch" => Ok(Arc::new(epoch::Epoch)),
         "window" => Ok(Arc::new(window::Window)),
         "bulk" => Ok(Arc::new(bulk::Bulk::default())),
         "full" => Ok(Arc::new(pinned::Full)),

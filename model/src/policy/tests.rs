@@ -10,6 +10,7 @@ use super::window::Window;
 use super::*;
 
 mod by_hand;
+mod caches;
 
 /// The nodes of every step, by which the tests' own planners count.
 type Nodes = Vec<(Purpose, Vec<NodeId>)>;
