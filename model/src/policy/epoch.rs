@@ -8,9 +8,10 @@
 
 use super::frequencies::Frequencies;
 use super::slots::{Slots, Times, push_requests};
+use super::step_by_step::{StepByStep, StepPlanner};
 use super::{Fill, PlanError, PlanInput, Planner, Policy, global_ids, read_step};
 use crate::book::{NodeId, PartitionBook, Rank};
-use crate::plan::{BatchPlan, CacheState, Request, WindowPlan};
+use crate::plan::{BatchPlan, CacheState, Request};
 
 /// RapidGNN's policy: one hot set per epoch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,7 +41,7 @@ impl Policy for Epoch {
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
         input.check()?;
         input.check_cold(self.name())?;
-        Ok(Box::new(EpochPlanner::new(input)?))
+        Ok(Box::new(StepByStep::new(EpochPlanner::new(input)?)))
     }
 }
 
@@ -50,7 +51,6 @@ struct EpochPlanner {
     slots: Slots,
     /// By ascending id.
     hot: Vec<NodeId>,
-    next_step: u32,
     input: PlanInput,
 }
 
@@ -66,9 +66,14 @@ impl EpochPlanner {
         Ok(Self {
             slots: Slots::new(&input.book, input.budget_rows, &input.state),
             hot,
-            next_step: input.from_step,
             input,
         })
+    }
+}
+
+impl StepPlanner for EpochPlanner {
+    fn input(&self) -> &PlanInput {
+        &self.input
     }
 
     fn plan_step(&mut self, step: u32, requests: &mut Vec<Request>) -> Result<BatchPlan, PlanError> {
@@ -103,28 +108,8 @@ impl EpochPlanner {
             keeps: Vec::new(),
         })
     }
-}
 
-impl Planner for EpochPlanner {
-    fn next_window(&mut self) -> Result<Option<WindowPlan>, PlanError> {
-        let first = self.next_step;
-        if first >= self.input.trace.steps() {
-            return Ok(None);
-        }
-        let end = self.input.window_end(first);
-        let mut requests = Vec::new();
-        let batches = (first..end)
-            .map(|step| self.plan_step(step, &mut requests))
-            .collect::<Result<_, _>>()?;
-        self.next_step = end;
-        Ok(Some(WindowPlan {
-            purpose: self.input.trace.purpose(first),
-            requests,
-            batches,
-        }))
-    }
-
-    fn into_state(self: Box<Self>) -> CacheState {
+    fn into_state(self) -> CacheState {
         self.slots.state(&self.input.book)
     }
 }

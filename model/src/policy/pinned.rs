@@ -2,9 +2,10 @@
 //! directly for the batch that needs it, one request per batch and owner.
 
 use super::slots::{Times, push_requests};
+use super::step_by_step::{StepByStep, StepPlanner};
 use super::{Fill, PlanError, PlanInput, Planner, Policy, read_step};
 use crate::book::{NodeId, PartitionBook, Rank};
-use crate::plan::{BatchPlan, CacheState, HeldRow, Level, Place, Request, RowType, WindowPlan};
+use crate::plan::{BatchPlan, CacheState, HeldRow, Level, Place, Request, RowType};
 
 /// DistDGL's way: nothing is held, and every batch asks every owner of a row that it needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,7 +38,7 @@ impl Policy for OnDemand {
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
         input.check_cold(self.name())?;
-        Ok(Box::new(PinnedPlanner::new(input)?))
+        plan_pinned(input)
     }
 }
 
@@ -66,7 +67,7 @@ impl Policy for Full {
     }
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
-        Ok(Box::new(PinnedPlanner::new(input)?))
+        plan_pinned(input)
     }
 }
 
@@ -94,21 +95,22 @@ pub(super) fn fill_rows(book: &PartitionBook, rows: &[NodeId]) -> Fill {
 }
 
 /// Plans around a cache that never changes. Its memory is the state and one window's plan.
-pub(super) struct PinnedPlanner {
+struct PinnedPlanner {
     input: PlanInput,
-    next_step: u32,
 }
 
-impl PinnedPlanner {
-    pub(super) fn new(input: PlanInput) -> Result<Self, PlanError> {
-        input.check()?;
-        Ok(Self {
-            next_step: input.from_step,
-            input,
-        })
+/// Plans around what `input` holds.
+pub(super) fn plan_pinned(input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
+    input.check()?;
+    Ok(Box::new(StepByStep::new(PinnedPlanner { input })))
+}
+
+impl StepPlanner for PinnedPlanner {
+    fn input(&self) -> &PlanInput {
+        &self.input
     }
 
-    fn plan_step(&self, step: u32, requests: &mut Vec<Request>) -> Result<BatchPlan, PlanError> {
+    fn plan_step(&mut self, step: u32, requests: &mut Vec<Request>) -> Result<BatchPlan, PlanError> {
         let remote = read_step(&*self.input.trace, &self.input.book, self.input.rank, step)?;
         // Both lists ascend by owner and row, so one walk along the held rows finds all of them.
         let mut held = self.input.state.held.iter().peekable();
@@ -151,28 +153,8 @@ impl PinnedPlanner {
             keeps: Vec::new(),
         })
     }
-}
 
-impl Planner for PinnedPlanner {
-    fn next_window(&mut self) -> Result<Option<WindowPlan>, PlanError> {
-        let first = self.next_step;
-        if first >= self.input.trace.steps() {
-            return Ok(None);
-        }
-        let end = self.input.window_end(first);
-        let mut requests = Vec::new();
-        let batches = (first..end)
-            .map(|step| self.plan_step(step, &mut requests))
-            .collect::<Result<_, _>>()?;
-        self.next_step = end;
-        Ok(Some(WindowPlan {
-            purpose: self.input.trace.purpose(first),
-            requests,
-            batches,
-        }))
-    }
-
-    fn into_state(self: Box<Self>) -> CacheState {
+    fn into_state(self) -> CacheState {
         self.input.state
     }
 }

@@ -22,9 +22,10 @@
 use std::cmp::Reverse;
 
 use super::slots::{Slots, Times, push_requests};
+use super::step_by_step::{StepByStep, StepPlanner};
 use super::{Fill, PlanError, PlanInput, Planner, Policy, global_ids, read_step};
 use crate::book::{NodeId, PartitionBook, Rank};
-use crate::plan::{BatchPlan, CacheState, Keep, Place, Request, WindowPlan};
+use crate::plan::{BatchPlan, CacheState, Keep, Place, Request};
 
 /// A cache that knows the past only, by what it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +65,7 @@ impl Policy for Replacement {
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
         input.check()?;
-        Ok(Box::new(ReplacementPlanner::new(*self, input)?))
+        Ok(Box::new(StepByStep::new(ReplacementPlanner::new(*self, input)?)))
     }
 }
 
@@ -79,7 +80,6 @@ struct ReplacementPlanner {
     ranks: Vec<u64>,
     /// Number of batches so far, those of epochs before included.
     time: u32,
-    next_step: u32,
     input: PlanInput,
 }
 
@@ -104,42 +104,7 @@ impl ReplacementPlanner {
             held: held.map(|row| input.book.range(row.owner).start + row.row).collect(),
             ranks,
             time,
-            next_step: input.from_step,
             input,
-        })
-    }
-
-    fn plan_step(&mut self, step: u32, requests: &mut Vec<Request>) -> Result<BatchPlan, PlanError> {
-        let remote = read_step(&*self.input.trace, &self.input.book, self.input.rank, step)?;
-        let (mut nodes, mut misses) = (Vec::with_capacity(remote.len()), Vec::new());
-        global_ids(&remote, &self.input.book, &mut nodes);
-        let places = self.slots.places(&nodes, &mut misses);
-        let times = Times {
-            issue_gap: step,
-            needed_by_step: step,
-        };
-        push_requests(&self.input.book, &misses, times, requests);
-
-        self.note_uses(&nodes, &misses);
-        self.held.extend(misses.iter().map(|(node, _)| *node));
-        let leaving = self.shrink();
-        let releases = leaving.iter().filter_map(|node| self.slots.release(*node)).collect();
-        // Of the misses those are kept that do not leave at once. Both lists ascend.
-        let mut leaving = leaving.into_iter().peekable();
-        let mut keeps = Vec::new();
-        for (direct, (node, _)) in (0..).zip(&misses) {
-            while leaving.next_if(|left| left < node).is_some() {}
-            if leaving.peek() != Some(node) {
-                let slot = self.slots.take(*node, step + 1)?;
-                keeps.push(Keep { direct, slot });
-            }
-        }
-        Ok(BatchPlan {
-            step,
-            places,
-            direct_rows: misses.len() as u32,
-            releases,
-            keeps,
         })
     }
 
@@ -177,26 +142,46 @@ impl ReplacementPlanner {
     }
 }
 
-impl Planner for ReplacementPlanner {
-    fn next_window(&mut self) -> Result<Option<WindowPlan>, PlanError> {
-        let first = self.next_step;
-        if first >= self.input.trace.steps() {
-            return Ok(None);
-        }
-        let end = self.input.window_end(first);
-        let mut requests = Vec::new();
-        let batches = (first..end)
-            .map(|step| self.plan_step(step, &mut requests))
-            .collect::<Result<_, _>>()?;
-        self.next_step = end;
-        Ok(Some(WindowPlan {
-            purpose: self.input.trace.purpose(first),
-            requests,
-            batches,
-        }))
+impl StepPlanner for ReplacementPlanner {
+    fn input(&self) -> &PlanInput {
+        &self.input
     }
 
-    fn into_state(self: Box<Self>) -> CacheState {
+    fn plan_step(&mut self, step: u32, requests: &mut Vec<Request>) -> Result<BatchPlan, PlanError> {
+        let remote = read_step(&*self.input.trace, &self.input.book, self.input.rank, step)?;
+        let (mut nodes, mut misses) = (Vec::with_capacity(remote.len()), Vec::new());
+        global_ids(&remote, &self.input.book, &mut nodes);
+        let places = self.slots.places(&nodes, &mut misses);
+        let times = Times {
+            issue_gap: step,
+            needed_by_step: step,
+        };
+        push_requests(&self.input.book, &misses, times, requests);
+
+        self.note_uses(&nodes, &misses);
+        self.held.extend(misses.iter().map(|(node, _)| *node));
+        let leaving = self.shrink();
+        let releases = leaving.iter().filter_map(|node| self.slots.release(*node)).collect();
+        // Of the misses those are kept that do not leave at once. Both lists ascend.
+        let mut leaving = leaving.into_iter().peekable();
+        let mut keeps = Vec::new();
+        for (direct, (node, _)) in (0..).zip(&misses) {
+            while leaving.next_if(|left| left < node).is_some() {}
+            if leaving.peek() != Some(node) {
+                let slot = self.slots.take(*node, step + 1)?;
+                keeps.push(Keep { direct, slot });
+            }
+        }
+        Ok(BatchPlan {
+            step,
+            places,
+            direct_rows: misses.len() as u32,
+            releases,
+            keeps,
+        })
+    }
+
+    fn into_state(self) -> CacheState {
         CacheState {
             history: self.ranks,
             ..self.slots.state(&self.input.book)
