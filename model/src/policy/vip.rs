@@ -77,7 +77,7 @@ pub fn vip(parts: &[Topology<'_>], seeds: &[NodeId], batch_size: u32, fanouts: &
 }
 
 fn count_nodes(parts: &[Topology<'_>]) -> Result<u32, VipError> {
-    let mut wanted = 0;
+    let mut wanted: u32 = 0;
     for (part, topology) in parts.iter().enumerate() {
         if topology.first != wanted {
             return Err(VipError::Hole {
@@ -86,7 +86,7 @@ fn count_nodes(parts: &[Topology<'_>]) -> Result<u32, VipError> {
                 wanted,
             });
         }
-        wanted += topology.rows();
+        wanted = wanted.saturating_add(topology.rows());
     }
     Ok(wanted)
 }
