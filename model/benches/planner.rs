@@ -1,7 +1,8 @@
-//! CPU nanoseconds per access of planning an epoch: an access is one remote row of one batch.
+//! CPU nanoseconds per access of planning an epoch, and of the bound beside it: an access is one remote row of one batch.
 //!
 //! The trace has the shape of a rank of a Reddit-like graph in four parts: 40 batches that each need about 50,000 of the
 //! 175,000 remote rows, some rows far more often than others.
+//! Beside it stands the estimate of inclusion probabilities, in CPU nanoseconds per edge of the `small` synthetic graph.
 //!
 //! `cargo bench --workspace --bench planner`
 
@@ -15,8 +16,10 @@ use cpu_time::CpuTime;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use greengnn_model::book::PartitionBook;
 use greengnn_model::plan::CacheState;
-use greengnn_model::policy::{Budget, MemoryTrace, PlanError, PlanInput, Planner, RemoteTrace, policy_by_name};
+use greengnn_model::policy::bound::RunUses;
+use greengnn_model::policy::{Budget, MemoryTrace, PlanError, PlanInput, Planner, RemoteTrace, policy_by_name, vip};
 use greengnn_model::rng::{CounterRng, Purpose, mix_words};
+use greengnn_model::synth::SynthSpec;
 
 const PART_NODES: u32 = 58_333;
 const PARTS: u32 = 4;
@@ -56,7 +59,7 @@ fn planner(c: &mut Criterion<CpuTime>) {
     let traces = epochs.map(|(trace, _)| Arc::new(trace) as Arc<dyn RemoteTrace>);
     let mut group = c.benchmark_group("planner");
     group.throughput(Throughput::Elements(accesses)).sample_size(10);
-    for name in ["on-demand", "window", "bulk"] {
+    for name in ["on-demand", "lru", "lfu", "fifo", "epoch", "window", "bulk"] {
         let policy = policy_by_name(name).expect("a policy of that name");
         for percent in [10, 25, 50] {
             let asked = Budget::Share {
@@ -84,6 +87,30 @@ fn planner(c: &mut Criterion<CpuTime>) {
             });
         }
     }
+    let run_uses = || RunUses::new([&*traces[1]], 0, &book, 0).expect("a trace in memory");
+    group.bench_function("bound/uses", |bencher| bencher.iter_with_large_drop(run_uses));
+    let uses = run_uses();
+    let rows = book.remote_nodes(0) / 4;
+    group.bench_function("bound/25%", |bencher| {
+        bencher.iter(|| uses.fewest_rows(black_box(rows)))
+    });
+    group.finish();
+}
+
+/// Batches of 1000 of a quarter of the training nodes.
+fn inclusion(c: &mut Criterion<CpuTime>) {
+    let spec = SynthSpec::preset("small", 1).expect("a preset");
+    let graph = spec.graph().expect("a synthetic graph");
+    let seeds = &graph.train[..graph.train.len() / 4];
+    let mut group = c.benchmark_group("vip");
+    group
+        .throughput(Throughput::Elements(graph.neighbors.len() as u64))
+        .sample_size(10);
+    for fanouts in [&[25, 10][..], &[15, 10, 5]] {
+        group.bench_function(BenchmarkId::from_parameter(format!("{fanouts:?}")), |bencher| {
+            bencher.iter(|| vip(&[graph.topology()], black_box(seeds), 1000, fanouts).expect("a graph"));
+        });
+    }
     group.finish();
 }
 
@@ -93,6 +120,6 @@ criterion_group! {
         .with_measurement(CpuTime)
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2));
-    targets = planner
+    targets = planner, inclusion
 }
 criterion_main!(benches);

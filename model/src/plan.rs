@@ -117,9 +117,23 @@ pub struct HeldRow {
     pub slot: u32,
 }
 
-/// What the arena holds when a plan starts or ends: empty at the start of a run, after a resume and after a rejoin.
-/// Sorted by owner and row.
+/// What the arena holds when a plan starts or ends, and what its policy remembers: empty at the start of a run, after a
+/// resume and after a rejoin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheState {
+    /// Sorted by owner and row.
     pub held: Vec<HeldRow>,
+    /// What the policy knows of the past: one word per node of the graph, whose meaning is the policy's own, or nothing.
+    /// Only policies that look back have it; whoever carries a state from one epoch to the next leaves it as it is.
+    pub history: Vec<u64>,
+}
+
+impl CacheState {
+    /// A state without a past.
+    pub fn of_rows(held: Vec<HeldRow>) -> Self {
+        Self {
+            held,
+            history: Vec::new(),
+        }
+    }
 }

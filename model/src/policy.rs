@@ -3,20 +3,31 @@
 //! | policy | what stays in the arena | what is asked when |
 //! |---|---|---|
 //! | [`on-demand`](pinned::OnDemand) | nothing | per batch and owner |
+//! | [`lru`, `lfu`, `fifo`](replacement::Replacement) | the rows that were used last, used most or that came last | misses per batch and owner |
+//! | [`epoch`](epoch::Epoch) | the most frequent rows of the epoch | once per epoch and owner, and misses per batch and owner |
+//! | [`degree`, `presample`, `vip`](scored::StaticByScore) | the rows of highest score | at set-up, and misses per batch and owner |
 //! | [`window`](window::Window) | the most frequent rows of each window, and of the next one while it is fetched | per window and owner, and misses per batch and owner |
 //! | [`bulk`](bulk::Bulk) | what the window needs, and by next use whatever else fits | per window and owner |
 //! | [`full`](pinned::Full) | every remote row | once, at set-up |
 //!
-//! [`conformance`] checks any policy on any trace against the rules of [`Policy`].
+//! [`conformance`] checks any policy on any trace against the rules of [`Policy`]; [`bound`] says what none of them can beat.
 
+pub mod bound;
 pub mod budget;
 pub mod bulk;
 pub mod conformance;
+pub mod epoch;
+mod frequencies;
 pub mod memory;
 pub mod pinned;
+pub mod replacement;
+pub mod scored;
+pub mod scores;
 mod slots;
+mod step_by_step;
 #[cfg(test)]
 mod tests;
+pub mod vip;
 pub mod window;
 
 use std::sync::Arc;
@@ -28,6 +39,7 @@ use crate::rng::Purpose;
 
 pub use budget::{Budget, BudgetError};
 pub use memory::MemoryTrace;
+pub use vip::vip;
 
 /// A way of caching remote rows.
 ///
@@ -74,6 +86,20 @@ pub trait Policy: Send + Sync {
     /// is static.
     fn fill(&self, book: &PartitionBook, rank: Rank, budget_rows: u32) -> Fill;
 
+    /// What a static policy ranks rows by. Whoever runs it computes these scores and gives them to
+    /// [`fill_scored`](Self::fill_scored), at every fill the same.
+    fn score_kind(&self) -> Option<ScoreKind> {
+        None
+    }
+
+    /// The [`fill`](Self::fill) of a policy that may rank rows by scores.
+    ///
+    /// # Errors
+    /// See [`FillError`]; none unless the policy has a [`score_kind`](Self::score_kind).
+    fn fill_scored(&self, input: FillInput<'_>) -> Result<Fill, FillError> {
+        Ok(self.fill(input.book, input.rank, input.budget_rows))
+    }
+
     /// Starts to plan one epoch.
     ///
     /// # Errors
@@ -100,6 +126,43 @@ pub struct Fill {
     pub requests: Vec<Request>,
     /// What the arena holds once they are answered.
     pub state: CacheState,
+}
+
+/// What a static policy ranks rows by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScoreKind {
+    /// [`scores::out_degrees`] of the whole graph.
+    Degree,
+    /// [`scores::presample_counts`] of that many epochs.
+    Presample { epochs: u32 },
+    /// [`vip()`] of the rank's training seeds.
+    Vip,
+}
+
+/// Everything a fill is a function of.
+#[derive(Clone, Copy, Debug)]
+pub struct FillInput<'a> {
+    pub book: &'a PartitionBook,
+    pub rank: Rank,
+    /// Slots of the arena, as [`Policy::budget_rows`] gave them.
+    pub budget_rows: u32,
+    /// One score per node of the graph, where the policy has a [`score_kind`](Policy::score_kind).
+    pub scores: Option<&'a [f64]>,
+}
+
+/// Why there is no fill.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FillError {
+    #[error("policy {policy} ranks rows by scores, but none were given; compute them before the fill")]
+    NoScores { policy: &'static str },
+    #[error("policy {policy} was given {scores} scores for {nodes} nodes; give one per node")]
+    ScoreCount {
+        policy: &'static str,
+        scores: usize,
+        nodes: u32,
+    },
+    #[error("policy {policy} was given no number as the score of node {node}")]
+    NotANumber { policy: &'static str, node: NodeId },
 }
 
 /// What a planner reads of a trace: the remote rows of every step of one epoch of one rank.
@@ -165,12 +228,14 @@ pub enum PlanError {
          planner, please report it with the configuration of the run"
     )]
     OverBudget { step: u32, budget_rows: u32 },
+    #[error("the cache state remembers {words} words, not one for each of {nodes} nodes; start from an empty cache")]
+    BadHistory { words: usize, nodes: usize },
     #[error("policy {policy} starts every epoch with an empty cache, but {rows} rows are held")]
     ColdStart { policy: &'static str, rows: usize },
 }
 
 /// The names that [`policy_by_name`] knows.
-pub const POLICY_NAMES: [&str; 4] = ["on-demand", "window", "bulk", "full"];
+pub const POLICY_NAMES: [&str; 8] = ["on-demand", "lru", "lfu", "fifo", "epoch", "window", "bulk", "full"];
 
 /// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -186,6 +251,10 @@ pub struct UnknownPolicy {
 pub fn policy_by_name(name: &str) -> Result<Arc<dyn Policy>, UnknownPolicy> {
     match name {
         "on-demand" => Ok(Arc::new(pinned::OnDemand)),
+        "lru" => Ok(Arc::new(replacement::Replacement::Lru)),
+        "lfu" => Ok(Arc::new(replacement::Replacement::Lfu)),
+        "fifo" => Ok(Arc::new(replacement::Replacement::Fifo)),
+        "epoch" => Ok(Arc::new(epoch::Epoch)),
         "window" => Ok(Arc::new(window::Window)),
         "bulk" => Ok(Arc::new(bulk::Bulk::default())),
         "full" => Ok(Arc::new(pinned::Full)),

@@ -79,7 +79,7 @@ fn execute(plans: &[WindowPlan], arrivals: Arrivals) -> Result<Executor, Execute
         row: 0,
         slot: 1,
     }];
-    executor.end_epoch(3, &CacheState { held })?;
+    executor.end_epoch(3, &CacheState::of_rows(held))?;
     Ok(executor)
 }
 
@@ -198,20 +198,18 @@ fn a_fill_asks_each_part_once_and_holds_what_its_state_names() {
             request(1, &[2], &[Place::Slot(1)], 0, 0),
             request(2, &[0], &[Place::Slot(0)], 0, 0),
         ],
-        state: CacheState {
-            held: vec![
-                HeldRow {
-                    owner: 1,
-                    row: 2,
-                    slot: 1,
-                },
-                HeldRow {
-                    owner: 2,
-                    row: 0,
-                    slot: 0,
-                },
-            ],
-        },
+        state: CacheState::of_rows(vec![
+            HeldRow {
+                owner: 1,
+                row: 2,
+                slot: 1,
+            },
+            HeldRow {
+                owner: 2,
+                row: 0,
+                slot: 0,
+            },
+        ]),
     };
     let run = |fill: &Fill| {
         let mut executor = Executor::new(book(), 0, 2, Arrivals::WhenNeeded);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Fill, PlanError, PlanInput, Policy, RemoteTrace};
+use super::{Fill, FillError, FillInput, PlanError, PlanInput, Policy, RemoteTrace};
 use crate::book::{PartitionBook, Rank};
 use crate::counters::Phase;
 use crate::executor::{Arrivals, ExecuteError, Executor, Tally, Violation};
@@ -70,6 +70,8 @@ impl RunTally {
 /// Why a policy does not conform.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConformanceError {
+    #[error("there is no fill")]
+    Fill(#[from] FillError),
     #[error("epoch {epoch} has no plan")]
     Plan {
         epoch: usize,
@@ -92,12 +94,26 @@ pub enum ConformanceError {
 /// # Errors
 /// The first rule that is broken, or the first plan that fails.
 pub fn check(policy: &dyn Policy, case: &Case) -> Result<RunTally, ConformanceError> {
+    check_scored(policy, case, None)
+}
+
+/// The same for a policy that ranks rows by scores, one per node of the graph.
+///
+/// # Errors
+/// The first rule that is broken, or the first plan or fill that fails.
+pub fn check_scored(policy: &dyn Policy, case: &Case, scores: Option<&[f64]>) -> Result<RunTally, ConformanceError> {
     let budget_rows = policy.budget_rows(&case.book, case.rank, case.asked_rows);
     ensure(budget_rows <= case.book.remote_nodes(case.rank), 0, 6, || {
         format!("{budget_rows} slots are more than there are remote rows")
     })?;
-    let fill = policy.fill(&case.book, case.rank, budget_rows);
-    ensure(fill == policy.fill(&case.book, case.rank, budget_rows), 0, 12, || {
+    let fill_input = FillInput {
+        book: &case.book,
+        rank: case.rank,
+        budget_rows,
+        scores,
+    };
+    let fill = policy.fill_scored(fill_input)?;
+    ensure(fill == policy.fill_scored(fill_input)?, 0, 12, || {
         "two fills differ".to_owned()
     })?;
     let mut executors = [Arrivals::AtOnce, Arrivals::WhenNeeded].map(|arrivals| {

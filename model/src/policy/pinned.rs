@@ -1,9 +1,11 @@
 //! Policies whose cache never changes: `on-demand` holds nothing, `full` holds everything. A row that is not held comes
 //! directly for the batch that needs it, one request per batch and owner.
 
+use super::slots::{Times, push_requests};
+use super::step_by_step::{StepByStep, StepPlanner};
 use super::{Fill, PlanError, PlanInput, Planner, Policy, read_step};
-use crate::book::{PartitionBook, Rank};
-use crate::plan::{BatchPlan, CacheState, HeldRow, Level, Place, Request, RowType, WindowPlan};
+use crate::book::{NodeId, PartitionBook, Rank};
+use crate::plan::{BatchPlan, CacheState, HeldRow, Level, Place, Request, RowType};
 
 /// DistDGL's way: nothing is held, and every batch asks every owner of a row that it needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +38,7 @@ impl Policy for OnDemand {
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
         input.check_cold(self.name())?;
-        Ok(Box::new(PinnedPlanner::new(input)?))
+        plan_pinned(input)
     }
 }
 
@@ -59,54 +61,56 @@ impl Policy for Full {
 
     /// Every remote row by ascending global id, as far as the budget reaches.
     fn fill(&self, book: &PartitionBook, rank: Rank, budget_rows: u32) -> Fill {
-        let mut fill = Fill::default();
-        let mut next_slot = 0;
-        for owner in (0..book.parts()).filter(|owner| *owner != rank) {
-            let count = book.part_nodes(owner).min(budget_rows - next_slot);
-            if count == 0 {
-                continue;
-            }
-            let slots = next_slot..next_slot + count;
-            next_slot += count;
-            fill.state.held.extend(
-                (0..count)
-                    .zip(slots.clone())
-                    .map(|(row, slot)| HeldRow { owner, row, slot }),
-            );
-            fill.requests.push(Request {
-                owner,
-                rows: (0..count).collect(),
-                places: slots.map(Place::Slot).collect(),
-                level: Level::default(),
-                dtype: RowType::default(),
-                issue_after_step: None,
-                needed_by_step: 0,
-            });
-        }
-        fill
+        let own = book.range(rank);
+        let rows: Vec<NodeId> = (0..own.start).chain(own.end..book.nodes()).collect();
+        fill_rows(book, &rows[..rows.len().min(budget_rows as usize)])
     }
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
-        Ok(Box::new(PinnedPlanner::new(input)?))
+        plan_pinned(input)
     }
+}
+
+/// The fill that puts `rows`, by ascending id, into the first slots.
+pub(super) fn fill_rows(book: &PartitionBook, rows: &[NodeId]) -> Fill {
+    let slots = || rows.iter().copied().zip(0..);
+    let placed: Vec<(NodeId, Place)> = slots().map(|(node, slot)| (node, Place::Slot(slot))).collect();
+    let times = Times {
+        issue_gap: 0,
+        needed_by_step: 0,
+    };
+    let mut fill = Fill::default();
+    push_requests(book, &placed, times, &mut fill.requests);
+    fill.state.held = slots()
+        .map(|(node, slot)| {
+            let home = book.row_home(node);
+            HeldRow {
+                owner: home.owner,
+                row: home.row,
+                slot,
+            }
+        })
+        .collect();
+    fill
 }
 
 /// Plans around a cache that never changes. Its memory is the state and one window's plan.
-pub(super) struct PinnedPlanner {
+struct PinnedPlanner {
     input: PlanInput,
-    next_step: u32,
 }
 
-impl PinnedPlanner {
-    pub(super) fn new(input: PlanInput) -> Result<Self, PlanError> {
-        input.check()?;
-        Ok(Self {
-            next_step: input.from_step,
-            input,
-        })
+/// Plans around what `input` holds.
+pub(super) fn plan_pinned(input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
+    input.check()?;
+    Ok(Box::new(StepByStep::new(PinnedPlanner { input })))
+}
+
+impl StepPlanner for PinnedPlanner {
+    fn input(&self) -> &PlanInput {
+        &self.input
     }
 
-    fn plan_step(&self, step: u32, requests: &mut Vec<Request>) -> Result<BatchPlan, PlanError> {
+    fn plan_step(&mut self, step: u32, requests: &mut Vec<Request>) -> Result<BatchPlan, PlanError> {
         let remote = read_step(&*self.input.trace, &self.input.book, self.input.rank, step)?;
         // Both lists ascend by owner and row, so one walk along the held rows finds all of them.
         let mut held = self.input.state.held.iter().peekable();
@@ -149,28 +153,8 @@ impl PinnedPlanner {
             keeps: Vec::new(),
         })
     }
-}
 
-impl Planner for PinnedPlanner {
-    fn next_window(&mut self) -> Result<Option<WindowPlan>, PlanError> {
-        let first = self.next_step;
-        if first >= self.input.trace.steps() {
-            return Ok(None);
-        }
-        let end = self.input.window_end(first);
-        let mut requests = Vec::new();
-        let batches = (first..end)
-            .map(|step| self.plan_step(step, &mut requests))
-            .collect::<Result<_, _>>()?;
-        self.next_step = end;
-        Ok(Some(WindowPlan {
-            purpose: self.input.trace.purpose(first),
-            requests,
-            batches,
-        }))
-    }
-
-    fn into_state(self: Box<Self>) -> CacheState {
+    fn into_state(self) -> CacheState {
         self.input.state
     }
 }

@@ -36,6 +36,21 @@ impl Slots {
         (slot != NO_SLOT).then_some(slot)
     }
 
+    /// Where a batch finds its `nodes`: in their slots, or else directly, one after the other. Puts those that come
+    /// directly into `misses`, in the order of `nodes`.
+    pub(super) fn places(&self, nodes: &[NodeId], misses: &mut Vec<(NodeId, Place)>) -> Vec<Place> {
+        misses.clear();
+        let place = |node: &NodeId| match self.get(*node) {
+            Some(slot) => Place::Slot(slot),
+            None => {
+                let place = Place::Direct(misses.len() as u32);
+                misses.push((*node, place));
+                place
+            }
+        };
+        nodes.iter().map(place).collect()
+    }
+
     /// Gives `node`, which has none, a slot from gap `step` on.
     pub(super) fn take(&mut self, node: NodeId, step: u32) -> Result<u32, PlanError> {
         let slot = self.free.pop().ok_or(PlanError::OverBudget {
@@ -44,6 +59,17 @@ impl Slots {
         })?;
         self.slot_of[node as usize] = slot;
         Ok(slot)
+    }
+
+    /// Gives slots to those of `nodes` that have none, and lists them.
+    pub(super) fn take_all(&mut self, nodes: &[NodeId], step: u32) -> Result<Vec<(NodeId, Place)>, PlanError> {
+        let mut taken = Vec::new();
+        for node in nodes {
+            if self.get(*node).is_none() {
+                taken.push((*node, Place::Slot(self.take(*node, step)?)));
+            }
+        }
+        Ok(taken)
     }
 
     /// Frees the slot of `node`, if it has one.
@@ -71,7 +97,7 @@ impl Slots {
                     }),
             );
         }
-        CacheState { held }
+        CacheState::of_rows(held)
     }
 }
 

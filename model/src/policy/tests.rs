@@ -10,14 +10,16 @@ use super::window::Window;
 use super::*;
 
 mod by_hand;
+mod caches;
+mod scored;
 
 /// The nodes of every step, by which the tests' own planners count.
 type Nodes = Vec<(Purpose, Vec<NodeId>)>;
 
 /// A case, and the same epochs as plain lists.
 #[derive(Clone)]
-struct Drawn {
-    case: Case,
+pub(super) struct Drawn {
+    pub(super) case: Case,
     epochs: Vec<Nodes>,
 }
 
@@ -84,7 +86,7 @@ impl Drawn {
 }
 
 /// Up to `rows` remote rows over up to 4 owners, some of them empty, and up to 3 epochs of up to `steps` steps.
-fn drawn(rows: u32, steps: usize, epochs: usize) -> impl Strategy<Value = Drawn> {
+pub(super) fn drawn(rows: u32, steps: usize, epochs: usize) -> impl Strategy<Value = Drawn> {
     let cuts = prop::collection::vec(0..=rows, 3);
     (cuts, 0..=4u16, 0..3u32).prop_flat_map(move |(mut cuts, rank, local_rows)| {
         cuts.sort_unstable();
@@ -152,8 +154,16 @@ fn bulk(window_share_percent: u32, lead: bool) -> Bulk {
     }
 }
 
+/// Node lists of the steps that are planned, those of all epochs one after the other.
+pub(super) fn planned_steps(drawn: &Drawn) -> Vec<&[NodeId]> {
+    let epochs = drawn.planned().into_iter();
+    epochs
+        .flat_map(|steps| steps.iter().map(|(_, nodes)| &nodes[..]))
+        .collect()
+}
+
 /// Belady's MIN with bypass, rows charged at gaps: after every batch the rows with the nearest next use stay.
-fn belady_rows(steps: &[&[NodeId]], budget: usize) -> u64 {
+pub(super) fn belady_rows(steps: &[&[NodeId]], budget: usize) -> u64 {
     let next_use = |node: &NodeId, after: usize| (after + 1..steps.len()).find(|step| steps[*step].contains(node));
     let mut held: Vec<NodeId> = Vec::new();
     let mut rows = 0;
@@ -169,7 +179,7 @@ fn belady_rows(steps: &[&[NodeId]], budget: usize) -> u64 {
 }
 
 /// The fewest rows for given first steps of windows, by trying every set that may be held at every gap.
-fn fewest_rows(steps: &[&[NodeId]], starts: &BTreeSet<usize>, budget: u32, nodes: u32) -> Option<u64> {
+pub(super) fn fewest_rows(steps: &[&[NodeId]], starts: &BTreeSet<usize>, budget: u32, nodes: u32) -> Option<u64> {
     let mask = |nodes: &[NodeId]| nodes.iter().fold(0u32, |mask, node| mask | 1 << node);
     let sets = || (0..1u32 << nodes).filter(|set| set.count_ones() <= budget);
     // Per set that is charged at the gap before a step the fewest rows so far.
@@ -339,8 +349,7 @@ proptest! {
     fn bulk_with_one_batch_a_window_is_beladys_min(mut drawn in drawn(12, 9, 2), share in 0..=100u32) {
         drawn.case.window = 1;
         drawn.case.with_next = true;
-        let planned = drawn.planned();
-        let steps: Vec<&[NodeId]> = planned.iter().flat_map(|steps| steps.iter().map(|(_, nodes)| &nodes[..])).collect();
+        let steps = planned_steps(&drawn);
         let fewest = belady_rows(&steps, drawn.case.asked_rows as usize);
         prop_assert_eq!(drawn.run(&bulk(share, true)).feature_rows(), fewest);
     }

@@ -10,11 +10,12 @@
 
 use std::sync::Arc;
 
+use super::frequencies::Frequencies;
 use super::slots::{Slots, Times, push_requests, sort_requests};
 use super::{Fill, PlanError, PlanInput, Planner, Policy, global_ids, read_step};
 use crate::batch::RemoteRows;
 use crate::book::{NodeId, PartitionBook, Rank};
-use crate::plan::{BatchPlan, CacheState, Place, Request, WindowPlan};
+use crate::plan::{BatchPlan, CacheState, Request, WindowPlan};
 
 /// GreenGNN's policy: a hot set per window, fetched one window ahead.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,53 +104,26 @@ impl WindowPlanner {
         }))
     }
 
-    /// Plans a step of a window whose hot rows, and no others, have slots. Puts its misses into `misses`.
-    fn plan_step(&self, step: u32, nodes: &[NodeId], misses: &mut Vec<(NodeId, Place)>) -> BatchPlan {
-        misses.clear();
-        let places = nodes
-            .iter()
-            .map(|node| match self.slots.get(*node) {
-                Some(slot) => Place::Slot(slot),
-                None => {
-                    let place = Place::Direct(misses.len() as u32);
-                    misses.push((*node, place));
-                    place
-                }
-            })
-            .collect();
-        BatchPlan {
-            step,
-            places,
-            direct_rows: misses.len() as u32,
-            releases: Vec::new(),
-            keeps: Vec::new(),
-        }
-    }
-
-    /// Gives slots to those of `hot` that have none, and lists them.
-    fn take_slots(&mut self, hot: &[NodeId], step: u32) -> Result<Vec<(NodeId, Place)>, PlanError> {
-        let mut taken = Vec::new();
-        for node in hot {
-            if self.slots.get(*node).is_none() {
-                taken.push((*node, Place::Slot(self.slots.take(*node, step)?)));
-            }
-        }
-        Ok(taken)
-    }
-
     fn plan_window(&mut self, window: &HotWindow, next_hot: &[NodeId]) -> Result<WindowPlan, PlanError> {
         let book = Arc::clone(&self.input.book);
         let mut requests: Vec<Request> = Vec::new();
         // Only the first hot set is not there when its window starts; it travels with the misses of the first step.
         let mut cold = match window.first == self.first_step {
-            true => self.take_slots(&window.hot, window.first)?,
+            true => self.slots.take_all(&window.hot, window.first)?,
             false => Vec::new(),
         };
         let mut batches = Vec::with_capacity(window.remote.len());
         let (mut nodes, mut misses) = (Vec::new(), Vec::new());
         for (step, remote) in (window.first..).zip(&window.remote) {
             global_ids(remote, &book, &mut nodes);
-            batches.push(self.plan_step(step, &nodes, &mut misses));
+            let places = self.slots.places(&nodes, &mut misses);
+            batches.push(BatchPlan {
+                step,
+                places,
+                direct_rows: misses.len() as u32,
+                releases: Vec::new(),
+                keeps: Vec::new(),
+            });
             if !cold.is_empty() {
                 misses.append(&mut cold);
                 misses.sort_by_key(|(node, _)| *node);
@@ -161,7 +135,7 @@ impl WindowPlanner {
             push_requests(&book, &misses, times, &mut requests);
         }
         // From here on rows of the next hot set have slots too; no batch of this window may use them.
-        let ahead = self.take_slots(next_hot, window.first)?;
+        let ahead = self.slots.take_all(next_hot, window.first)?;
         let times = Times {
             issue_gap: window.first,
             needed_by_step: window.end,
@@ -219,79 +193,4 @@ fn largest_hot_sets(input: &PlanInput, frequencies: &mut Frequencies) -> Result<
         first = end;
     }
     Ok(hot_rows)
-}
-
-/// In how many batches of a window each row is needed. All zero between two windows.
-struct Frequencies {
-    batches: Vec<u32>,
-    seen: Vec<NodeId>,
-    nodes: Vec<NodeId>,
-}
-
-impl Frequencies {
-    fn new(nodes: u32) -> Self {
-        Self {
-            batches: vec![0; nodes as usize],
-            seen: Vec::new(),
-            nodes: Vec::new(),
-        }
-    }
-
-    fn count(&mut self, window: &[Arc<RemoteRows>], book: &PartitionBook) {
-        for remote in window {
-            global_ids(remote, book, &mut self.nodes);
-            for node in &self.nodes {
-                let batches = &mut self.batches[*node as usize];
-                if *batches == 0 {
-                    self.seen.push(*node);
-                }
-                *batches += 1;
-            }
-        }
-    }
-
-    /// The `hot_rows` most frequent rows, or all that there are: by falling frequency, ties by ascending id. Forgets the
-    /// window.
-    fn take_hottest(&mut self, hot_rows: u32) -> Vec<NodeId> {
-        // Ascending keys are falling frequencies, then ascending ids.
-        let batches = &mut self.batches;
-        let key = |node: NodeId| {
-            let frequency = std::mem::take(&mut batches[node as usize]);
-            u64::from(u32::MAX - frequency) << 32 | u64::from(node)
-        };
-        let mut keys: Vec<u64> = self.seen.drain(..).map(key).collect();
-        let hot_rows = hot_rows as usize;
-        if hot_rows < keys.len() {
-            keys.select_nth_unstable(hot_rows);
-            keys.truncate(hot_rows);
-        }
-        keys.sort_unstable();
-        keys.into_iter().map(|key| key as u32).collect()
-    }
-
-    /// The largest number, at most `limit`, of first rows of both lists that are together at most `budget_rows` rows.
-    fn largest_pair(&mut self, one: &[NodeId], other: &[NodeId], budget_rows: u32, limit: u32) -> u32 {
-        let mut largest = 0;
-        let mut together = 0;
-        let longer = one.len().max(other.len()) as u32;
-        while largest < limit {
-            if largest >= longer {
-                largest = limit;
-                break;
-            }
-            for node in [one, other].into_iter().filter_map(|list| list.get(largest as usize)) {
-                if std::mem::replace(&mut self.batches[*node as usize], 1) == 0 {
-                    together += 1;
-                }
-            }
-            if together > budget_rows {
-                break;
-            }
-            largest += 1;
-        }
-        one.iter()
-            .chain(other)
-            .for_each(|node| self.batches[*node as usize] = 0);
-        largest
-    }
 }

@@ -5,7 +5,7 @@ use crate::batch::OwnerRows;
 use crate::plan::HeldRow;
 
 /// Rank 0 owns node 0; part 1 owns 1 to 3 and part 2 owns 4 to 6.
-fn input(epoch: &[&[NodeId]], budget_rows: u32, window: u32) -> PlanInput {
+pub(super) fn input(epoch: &[&[NodeId]], budget_rows: u32, window: u32) -> PlanInput {
     let book = PartitionBook::new(vec![0, 1, 4, 7]).unwrap();
     let trace = MemoryTrace::from_nodes(&book, epoch.iter().map(|nodes| (Purpose::Train, *nodes)));
     PlanInput {
@@ -20,13 +20,13 @@ fn input(epoch: &[&[NodeId]], budget_rows: u32, window: u32) -> PlanInput {
     }
 }
 
-fn plans(policy: &dyn Policy, input: PlanInput) -> Vec<WindowPlan> {
+pub(super) fn plans(policy: &dyn Policy, input: PlanInput) -> Vec<WindowPlan> {
     let mut planner = policy.plan(input).unwrap();
     std::iter::from_fn(|| planner.next_window().unwrap()).collect()
 }
 
 /// Owner, rows, issue gap and needed step of every request.
-fn questions(plan: &WindowPlan) -> Vec<(PartId, Vec<u32>, u32, u32)> {
+pub(super) fn questions(plan: &WindowPlan) -> Vec<(PartId, Vec<u32>, u32, u32)> {
     let question = |request: &Request| {
         (
             request.owner,
@@ -98,7 +98,7 @@ fn a_policy_is_found_by_its_name_only() {
     let unknown = policy_by_name("Bulk").err().unwrap();
     assert_eq!(
         unknown.to_string(),
-        "there is no policy \"Bulk\"; choose one of on-demand, window, bulk, full"
+        "there is no policy \"Bulk\"; choose one of on-demand, lru, lfu, fifo, epoch, window, bulk, full"
     );
 }
 
@@ -127,7 +127,7 @@ fn what_cannot_be_planned_is_refused() {
     ];
     for held in states {
         let mut input = input(&[&[1]], 2, 2);
-        input.state = CacheState { held };
+        input.state = CacheState::of_rows(held);
         let refused = Bulk::default().plan(input.clone()).err();
         assert!(matches!(refused, Some(PlanError::BadState { .. })), "{refused:?}");
         input.state.held = vec![HeldRow {
@@ -181,7 +181,7 @@ fn bulk_plans_from_a_full_cache_that_no_plan_has_left() {
         row,
         slot: row,
     });
-    input.state = CacheState { held: held.to_vec() };
+    input.state = CacheState::of_rows(held.to_vec());
     let plans = plans(&bulk(100, true), input);
     let starts: Vec<u32> = plans.iter().map(WindowPlan::first_step).collect();
     assert_eq!(starts, [0, 1]);
