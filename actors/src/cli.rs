@@ -8,6 +8,7 @@ pub mod demo;
 pub mod import;
 pub mod machine;
 pub mod partition;
+pub mod plan;
 pub mod supervisor;
 pub mod synth;
 pub mod train;
@@ -33,6 +34,8 @@ pub enum Command {
     Partition(partition::PartitionArgs),
     /// Train on this computer, with one process per machine.
     Train(Box<train::TrainArgs>),
+    /// Say what a policy would move, from trace files alone.
+    Plan(plan::PlanArgs),
     /// Wait for machines to join from other computers, and lead their run.
     Supervisor(Box<supervisor::SupervisorArgs>),
     /// Join a supervisor and train the parts that this computer holds.
@@ -51,6 +54,7 @@ impl Cli {
             Command::Synth(args) => synth::run(args),
             Command::Partition(args) => partition::run(args),
             Command::Train(args) => train::run(*args),
+            Command::Plan(args) => plan::run(args),
             Command::Supervisor(args) => supervisor::run(*args),
             Command::Machine(args) => machine::run(args),
             Command::Demo(args) => demo::run(args),

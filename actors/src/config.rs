@@ -198,7 +198,8 @@ pub struct TrainFlags {
     /// A TOML file with the names of these flags as keys; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// How remote rows are cached: on-demand, window, bulk or full [default: bulk]
+    /// How remote rows are cached: on-demand, degree, presample, lru, lfu, fifo, epoch, window, bulk or full
+    /// [default: bulk]
     #[arg(long)]
     pub policy: Option<String>,
     /// Steps per window; exact for `window`, a maximum for `bulk` [default: 16]

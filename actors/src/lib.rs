@@ -6,7 +6,7 @@
 //! 2. [`supervisor`] waits for machines to join over the [`control`] plane, where [`gate`]s speak the [`protocol`], and
 //!    decides the [`placement`] of ranks.
 //! 3. [`machine`] connects its lanes ([`wiring`], [`owner`], [`transport`], [`shard`]) and starts its [`rank`]s.
-//! 4. A rank is a [`presampler`], a [`planner`], a [`prefetcher`] with its [`arena`], and a [`trainer`] that averages
+//! 4. A rank is a [`presampler`], its initial [`filling`], a [`planner`], a [`prefetcher`] with its [`arena`], and a [`trainer`] that averages
 //!    gradients in a [`collective`].
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
 
@@ -16,6 +16,7 @@ pub mod cli;
 pub mod collective;
 pub mod config;
 pub mod control;
+pub mod filling;
 pub mod gate;
 pub mod launcher;
 pub mod lifetime;

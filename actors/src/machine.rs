@@ -452,6 +452,7 @@ impl MachineState {
                 graph_hash: wiring.graph_hash,
                 transport: Arc::clone(&wiring.transport),
                 collective: seat.collective,
+                filling: seat.filling,
                 policy: Arc::clone(&wiring.policy),
                 budget_rows: seat.budget_rows,
                 model: seat.model,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use greengnn_model::batch::{MiniBatch, RemoteRows};
 use greengnn_model::book::{PartId, PartitionBook, Rank};
 use greengnn_model::counters::{Period, Phase};
-use greengnn_model::policy::{RemoteTrace, TraceReadError};
+use greengnn_model::policy::{MemoryTrace, RemoteTrace, TraceReadError};
 use greengnn_model::rng::{BatchKey, Purpose};
 use greengnn_model::sampling::{
     EpochSpec, NeighborQuery, NeighborReply, NeighborSource, PresampleError, SeedRows, StepCounts, presample,
@@ -125,6 +125,7 @@ impl Drop for TraceFile {
 }
 
 /// Everything that a rank's presampler needs.
+#[derive(Clone)]
 pub struct Presampler {
     pub rank: Rank,
     pub config: Arc<TrainConfig>,
@@ -181,6 +182,62 @@ impl Presampler {
         }
         drop(evaluation_file);
         Ok(())
+    }
+
+    /// Samples an epoch that is only counted, apart from those that train, and keeps nothing of it but the remote rows.
+    pub fn count_only(&self, epoch: u32) -> Result<MemoryTrace, PresamplerError> {
+        let steps = StepCounts {
+            valid: 0,
+            test: 0,
+            ..self.steps
+        };
+        let spec = EpochSpec {
+            training: Purpose::Presample,
+            ..self.spec(epoch, steps)
+        };
+        let seeds = SeedRows {
+            train: self.part.split(Purpose::Train),
+            ..SeedRows::default()
+        };
+        let mut owners = self.owners(Period {
+            epoch: 0,
+            phase: Phase::Setup,
+        });
+        let mut needed = Vec::new();
+        let sampled = presample(&spec, seeds, &self.book, self.part.topology(), &mut owners, |batch| {
+            if self.cancelled.load(Ordering::Relaxed) {
+                return Err(SinkError::Cancelled);
+            }
+            needed.push((batch.purpose, batch.remote));
+            Ok(())
+        });
+        sampled.map_err(|source| self.sample_error(epoch, source))?;
+        Ok(MemoryTrace::new(needed))
+    }
+
+    fn owners(&self, period: Period) -> RemoteOwners {
+        RemoteOwners {
+            transport: Arc::clone(&self.transport),
+            runtime: self.runtime.clone(),
+            caller: Caller {
+                rank: self.rank,
+                period,
+            },
+        }
+    }
+
+    fn sample_error(&self, epoch: u32, source: PresampleError<TransportError, SinkError>) -> PresamplerError {
+        match source {
+            PresampleError::Sink {
+                source: SinkError::Cancelled,
+                ..
+            } => PresamplerError::Cancelled,
+            source => PresamplerError::Sample {
+                rank: self.rank,
+                epoch,
+                source: Box::new(source),
+            },
+        }
     }
 
     fn wait_for_permit(&self) -> Option<()> {
@@ -284,11 +341,7 @@ impl Presampler {
             valid: if spec.steps.valid == 0 { &[] } else { seeds.valid },
             test: if spec.steps.test == 0 { &[] } else { seeds.test },
         };
-        let mut owners = RemoteOwners {
-            transport: Arc::clone(&self.transport),
-            runtime: self.runtime.clone(),
-            caller: Caller { rank, period },
-        };
+        let mut owners = self.owners(period);
         presample(spec, seeds, &self.book, self.part.topology(), &mut owners, |batch| {
             if self.cancelled.load(Ordering::Relaxed) {
                 return Err(SinkError::Cancelled);
@@ -296,17 +349,7 @@ impl Presampler {
             visit(&batch);
             Ok(writer.append(&batch)?)
         })
-        .map_err(|source| match source {
-            PresampleError::Sink {
-                source: SinkError::Cancelled,
-                ..
-            } => PresamplerError::Cancelled,
-            source => PresamplerError::Sample {
-                rank,
-                epoch,
-                source: Box::new(source),
-            },
-        })?;
+        .map_err(|source| self.sample_error(epoch, source))?;
         writer.finish().map_err(trace_error)?;
         TraceReader::open(path).map_err(trace_error)
     }

@@ -13,7 +13,8 @@ use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Phase, Traffic};
 use greengnn_model::layers::{NamedParameter, Trainable};
-use greengnn_model::policy::{Fill, Policy};
+use greengnn_model::plan::CacheState;
+use greengnn_model::policy::Policy;
 use greengnn_model::sampling::StepCounts;
 use greengnn_model::store::PartStore;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -25,10 +26,11 @@ use crate::arena::RowArena;
 use crate::causes::in_one_line;
 use crate::collective::Collective;
 use crate::config::TrainConfig;
+use crate::filling::{Filling, FillingError};
 use crate::machine::MachineEvent;
 use crate::planner::{PLANS_AHEAD, RankPlanner};
-use crate::prefetcher::{Prefetcher, planned_of};
-use crate::presampler::{EPOCHS_AHEAD, Presampler, PresamplerError};
+use crate::prefetcher::{PrefetchError, Prefetched, Prefetcher, planned_of};
+use crate::presampler::{EPOCHS_AHEAD, EpochTrace, Presampler, PresamplerError};
 use crate::report::records::StepRecord;
 use crate::report::summary::Planned;
 use crate::trainer::{EpochOutcome, Trainer, TrainerError, TrainerEvents};
@@ -45,6 +47,7 @@ pub struct RankStart {
     pub graph_hash: [u8; 32],
     pub transport: Arc<dyn Transport>,
     pub collective: Collective,
+    pub filling: Collective,
     pub policy: Arc<dyn Policy>,
     pub budget_rows: u32,
     pub model: Box<dyn Trainable>,
@@ -158,9 +161,7 @@ fn start_workers(
     let epoch_permits = Arc::new(Semaphore::new(EPOCHS_AHEAD));
     let ahead = Arc::new(Semaphore::new(1 + config.ahead as usize));
     let width = start.part.manifest().features;
-    let fill = start.policy.fill(&start.book, rank, start.budget_rows);
     let (trace_sender, traces) = mpsc::channel(EPOCHS_AHEAD);
-    let (plan_sender, plans) = mpsc::channel(PLANS_AHEAD);
     // Batches are bounded by `ahead`; the borders of an epoch need room beside them.
     let (batch_sender, batches) = mpsc::channel(4);
 
@@ -177,25 +178,21 @@ fn start_workers(
         permits: Arc::clone(&epoch_permits),
         cancelled: Arc::clone(&cancelled),
     };
+    let filling = Filling {
+        rank,
+        policy: Arc::clone(&start.policy),
+        book: Arc::clone(&start.book),
+        part: Arc::clone(&start.part),
+        budget_rows: start.budget_rows,
+        presampler: presampler.clone(),
+        collective: start.filling,
+    };
     let told = myself.clone();
     spawn_worker(format!("presample-{rank}"), &myself, move || {
         match presampler.run(trace_sender) {
             Ok(()) | Err(PresamplerError::Cancelled) => {}
             Err(error) => fail(&told, in_one_line(&error), false),
         }
-    })?;
-
-    let planner = RankPlanner {
-        rank,
-        policy: Arc::clone(&start.policy),
-        book: Arc::clone(&start.book),
-        budget_rows: start.budget_rows,
-        window: config.window,
-        epochs: config.epochs,
-        state: fill.state.clone(),
-    };
-    spawn_worker(format!("plan-{rank}"), &myself, move || {
-        planner.run(traces, plan_sender)
     })?;
 
     let buffers: Arc<Mutex<InputBuffers>> = Arc::default();
@@ -212,11 +209,25 @@ fn start_workers(
         epochs: Arc::clone(&epoch_permits),
         buffers: Arc::clone(&buffers),
     };
+    let planner = RankPlanner {
+        rank,
+        policy: start.policy,
+        book: start.book,
+        budget_rows: start.budget_rows,
+        window: config.window,
+        epochs: config.epochs,
+        state: CacheState::default(),
+    };
+    let loader = Loader {
+        filling,
+        planner,
+        prefetcher,
+    };
     let told = myself.clone();
     let prefetching = tokio::spawn(async move {
         let working = tokio::spawn({
             let told = told.clone();
-            async move { prefetch(prefetcher, fill, plans, batch_sender, &told).await }
+            async move { loader.run(traces, batch_sender, &told).await }
         });
         // Aborting this task must end the work too.
         let _ends_with_this = AbortOnDrop(working.abort_handle());
@@ -265,17 +276,44 @@ fn start_workers(
     })
 }
 
-async fn prefetch(
+/// What makes batches out of traces: the fill first, then plans and their execution side by side.
+struct Loader {
+    filling: Filling,
+    planner: RankPlanner,
     prefetcher: Prefetcher,
-    fill: Fill,
-    plans: mpsc::Receiver<Result<crate::planner::Planned, greengnn_model::policy::PlanError>>,
-    batches: mpsc::Sender<crate::prefetcher::Prefetched>,
-    told: &ActorRef<RankEvent>,
-) -> Result<(), crate::prefetcher::PrefetchError> {
-    let planned = planned_of(&fill.requests);
-    let traffic = prefetcher.fill(&fill).await?;
-    let _ = told.cast(RankEvent::Filled(traffic, planned));
-    prefetcher.run(fill.state.held.len() as u64, plans, batches).await
+}
+
+/// Why a rank's loader ended.
+#[derive(Debug, thiserror::Error)]
+enum LoaderError {
+    #[error(transparent)]
+    Filling(#[from] FillingError),
+    #[error(transparent)]
+    Prefetch(#[from] PrefetchError),
+    #[error("the planner could not start: {0}")]
+    Planner(#[from] std::io::Error),
+}
+
+impl Loader {
+    async fn run(
+        mut self,
+        traces: mpsc::Receiver<Arc<EpochTrace>>,
+        batches: mpsc::Sender<Prefetched>,
+        told: &ActorRef<RankEvent>,
+    ) -> Result<(), LoaderError> {
+        let rank = self.prefetcher.rank;
+        let fill = self.filling.plan().await?;
+        let held = fill.state.held.len() as u64;
+        let planned = planned_of(&fill.requests);
+        let traffic = self.prefetcher.fill(&fill).await?;
+        let _ = told.cast(RankEvent::Filled(traffic, planned));
+        self.planner.state = fill.state;
+        let (plan_sender, plans) = mpsc::channel(PLANS_AHEAD);
+        spawn_worker(format!("plan-{rank}"), told, move || {
+            self.planner.run(traces, plan_sender)
+        })?;
+        Ok(self.prefetcher.run(held, plans, batches).await?)
+    }
 }
 
 struct AbortOnDrop(tokio::task::AbortHandle);

@@ -109,6 +109,8 @@ pub enum ParcelKind {
     LabelCounts,
     /// Initial parameters.
     Parameters,
+    /// How often the neighbour lists of a rank's part name each node.
+    Degrees,
     /// Accuracy and loss of an evaluation.
     Evaluation,
 }

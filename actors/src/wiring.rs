@@ -91,6 +91,8 @@ pub struct Seat {
     pub rank: Rank,
     pub part: Arc<PartStore>,
     pub collective: Collective,
+    /// Another of the same ranks, for the fill, which runs beside the trainer.
+    pub filling: Collective,
     pub budget_rows: u32,
     pub model: Box<dyn Trainable>,
 }
@@ -195,11 +197,13 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         let Some(inbox) = hosted.inbox(rank) else {
             return Err(WiringError::NoRank);
         };
-        let collective = Collective::new(rank, hosts.clone(), Arc::clone(&transport), inbox, patience)?;
+        let together = |inbox| Collective::new(rank, hosts.clone(), Arc::clone(&transport), inbox, patience);
+        let (collective, filling) = (together(Arc::clone(&inbox))?, together(inbox)?);
         seats.push(Seat {
             rank,
             part,
             collective,
+            filling,
             budget_rows,
             model,
         });

@@ -235,7 +235,21 @@ pub enum PlanError {
 }
 
 /// The names that [`policy_by_name`] knows.
-pub const POLICY_NAMES: [&str; 8] = ["on-demand", "lru", "lfu", "fifo", "epoch", "window", "bulk", "full"];
+pub const POLICY_NAMES: [&str; 10] = [
+    "on-demand",
+    "degree",
+    "presample",
+    "lru",
+    "lfu",
+    "fifo",
+    "epoch",
+    "window",
+    "bulk",
+    "full",
+];
+
+/// Epochs that `presample` counts.
+const PRESAMPLED_EPOCHS: u32 = 2;
 
 /// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -251,6 +265,14 @@ pub struct UnknownPolicy {
 pub fn policy_by_name(name: &str) -> Result<Arc<dyn Policy>, UnknownPolicy> {
     match name {
         "on-demand" => Ok(Arc::new(pinned::OnDemand)),
+        "degree" => Ok(Arc::new(scored::StaticByScore {
+            kind: ScoreKind::Degree,
+        })),
+        "presample" => Ok(Arc::new(scored::StaticByScore {
+            kind: ScoreKind::Presample {
+                epochs: PRESAMPLED_EPOCHS,
+            },
+        })),
         "lru" => Ok(Arc::new(replacement::Replacement::Lru)),
         "lfu" => Ok(Arc::new(replacement::Replacement::Lfu)),
         "fifo" => Ok(Arc::new(replacement::Replacement::Fifo)),

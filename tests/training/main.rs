@@ -19,7 +19,18 @@ mod shapes;
 
 use common::{debian_parts, serial, train_json};
 
-const POLICIES: [&str; 4] = ["on-demand", "window", "bulk", "full"];
+const POLICIES: [&str; 10] = [
+    "on-demand",
+    "degree",
+    "presample",
+    "lru",
+    "lfu",
+    "fifo",
+    "epoch",
+    "window",
+    "bulk",
+    "full",
+];
 /// Flags for the small graphs: a few steps per epoch, in windows shorter than an epoch. `flags` override and add.
 fn small<'a>(flags: &[&'a str]) -> Vec<&'a str> {
     let defaults = [

@@ -358,12 +358,13 @@ fn phase_code(phase: Phase) -> u8 {
     }
 }
 
-const PARCEL_KINDS: [ParcelKind; 5] = [
+const PARCEL_KINDS: [ParcelKind; 6] = [
     ParcelKind::GradientSlice,
     ParcelKind::GradientSum,
     ParcelKind::LabelCounts,
     ParcelKind::Parameters,
     ParcelKind::Evaluation,
+    ParcelKind::Degrees,
 ];
 
 fn parcel_kind_code(kind: ParcelKind) -> u8 {
@@ -373,6 +374,7 @@ fn parcel_kind_code(kind: ParcelKind) -> u8 {
         ParcelKind::LabelCounts => 2,
         ParcelKind::Parameters => 3,
         ParcelKind::Evaluation => 4,
+        ParcelKind::Degrees => 5,
     }
 }
 

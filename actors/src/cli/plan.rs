@@ -1,0 +1,202 @@
+//! `greengnn plan`: what a policy would move, from trace files alone.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use greengnn_model::book::Rank;
+use greengnn_model::executor::Tally;
+use greengnn_model::plan::RowType;
+use greengnn_model::policy::bound::RunUses;
+use greengnn_model::policy::conformance::{Case, RunTally, check};
+use greengnn_model::policy::{Budget, RemoteTrace, policy_by_name};
+use greengnn_model::store::PartsManifest;
+use greengnn_model::trace::TraceReader;
+use serde::Serialize;
+
+use super::CliResult;
+use crate::report::units;
+
+#[derive(Debug, clap::Args)]
+pub struct PlanArgs {
+    /// Folder with the manifest.json of the parts that the traces are of; the parts themselves are not read
+    pub parts: PathBuf,
+    /// Trace file of one rank, as `train --keep-trace` leaves it; several are successive epochs of the rank
+    #[arg(long = "trace", value_name = "FILE", required = true)]
+    pub traces: Vec<PathBuf>,
+    /// How remote rows are cached
+    #[arg(long, default_value = "bulk")]
+    pub policy: String,
+    /// Cache memory: 25% of the remote rows, 64MiB, or 1000rows
+    #[arg(long, default_value = "25%")]
+    pub budget: Budget,
+    /// Steps per window; exact for `window`, a maximum for `bulk`
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    pub window: u32,
+    /// Print the prices as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Why traces cannot be priced.
+#[derive(Debug, thiserror::Error)]
+pub enum PricingError {
+    #[error("trace {path} is of another graph than {parts}: presample anew, or give the folder that it was made from")]
+    OtherGraph { path: PathBuf, parts: PathBuf },
+    #[error("trace {path} is of rank {found}, the one before it is of rank {wanted}: price one rank at a time")]
+    OtherRank { path: PathBuf, found: Rank, wanted: Rank },
+}
+
+/// What a plan costs, and what no plan can go below.
+#[derive(Debug, Serialize)]
+struct Prices {
+    policy: &'static str,
+    rank: Rank,
+    window: u32,
+    budget_rows: u32,
+    held_rows_peak: u32,
+    /// The fill of a static policy.
+    setup: Phase,
+    epochs: Vec<EpochPrices>,
+    feature_requests: u64,
+    feature_rows: u64,
+    feature_bytes: u64,
+    /// Rows without a cache.
+    needed_rows: u64,
+    /// Rows that must come at least once, whatever the budget.
+    compulsory_rows: u64,
+    /// Fewest rows at this budget for any policy that moves rows: Belady's MIN over the whole run.
+    fewest_rows: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct EpochPrices {
+    training: Phase,
+    evaluation: Phase,
+}
+
+#[derive(Debug, Serialize)]
+struct Phase {
+    feature_requests: u64,
+    feature_rows: u64,
+    needed_rows: u64,
+}
+
+impl From<Tally> for Phase {
+    fn from(tally: Tally) -> Self {
+        Self {
+            feature_requests: tally.feature_requests,
+            feature_rows: tally.feature_rows,
+            needed_rows: tally.needed_rows,
+        }
+    }
+}
+
+pub fn run(args: PlanArgs) -> CliResult {
+    let prices = price(&args)?;
+    let text = if args.json {
+        serde_json::to_string_pretty(&prices)?
+    } else {
+        describe(&prices)
+    };
+    writeln!(std::io::stdout(), "{text}")?;
+    Ok(())
+}
+
+fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + Sync>> {
+    let manifest = PartsManifest::open(&args.parts)?;
+    let policy = policy_by_name(&args.policy)?;
+    let mut epochs: Vec<Arc<dyn RemoteTrace>> = Vec::new();
+    let mut rank = None;
+    for path in &args.traces {
+        let reader = TraceReader::open(path)?;
+        let header = reader.header();
+        let hash: String = header.graph_hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        if hash != manifest.graph_hash {
+            return Err(PricingError::OtherGraph {
+                path: path.clone(),
+                parts: args.parts.clone(),
+            }
+            .into());
+        }
+        let found = header.spec.rank;
+        let wanted = *rank.get_or_insert(found);
+        if found != wanted {
+            return Err(PricingError::OtherRank {
+                path: path.clone(),
+                found,
+                wanted,
+            }
+            .into());
+        }
+        epochs.push(Arc::new(reader));
+    }
+    let rank = rank.unwrap_or(0);
+    let book = Arc::new(manifest.book.clone());
+    let row_bytes = manifest.features * RowType::F32.bytes();
+    let uses = RunUses::new(epochs.iter().map(|epoch| &**epoch), 0, &book, rank)?;
+    let case = Case {
+        asked_rows: args.budget.rows(row_bytes, book.remote_nodes(rank)),
+        book,
+        rank,
+        epochs,
+        window: args.window,
+        from_step: 0,
+        with_next: true,
+    };
+    let tally = check(&*policy, &case)?;
+    Ok(Prices {
+        policy: policy.name(),
+        rank,
+        window: args.window,
+        budget_rows: tally.budget_rows,
+        held_rows_peak: held_rows_peak(&tally),
+        feature_requests: tally.feature_requests(),
+        feature_rows: tally.feature_rows(),
+        feature_bytes: tally.feature_rows() * row_bytes as u64,
+        setup: tally.setup.into(),
+        epochs: tally
+            .epochs
+            .iter()
+            .map(|epoch| EpochPrices {
+                training: epoch.training.into(),
+                evaluation: epoch.evaluation.into(),
+            })
+            .collect(),
+        needed_rows: uses.needed_rows(),
+        compulsory_rows: uses.compulsory_rows(),
+        fewest_rows: uses.fewest_rows(tally.budget_rows),
+    })
+}
+
+fn held_rows_peak(tally: &RunTally) -> u32 {
+    let epochs = tally.epochs.iter().flat_map(|epoch| [epoch.training, epoch.evaluation]);
+    epochs
+        .chain([tally.setup])
+        .map(|tally| tally.held_rows_peak)
+        .max()
+        .unwrap_or(0)
+}
+
+fn describe(prices: &Prices) -> String {
+    let count = units::count;
+    format!(
+        "rank {} under {}, window {}, budget {} rows, {} epochs\n\
+         moves      {} rows in {} requests, {}\n\
+         needs      {} rows without a cache, {} distinct\n\
+         no policy  that moves rows can move fewer than {} at this budget\n\
+         holds      at most {} rows",
+        prices.rank,
+        prices.policy,
+        prices.window,
+        count(prices.budget_rows.into()),
+        prices.epochs.len(),
+        count(prices.feature_rows),
+        count(prices.feature_requests),
+        units::bytes(prices.feature_bytes),
+        count(prices.needed_rows),
+        count(prices.compulsory_rows),
+        count(prices.fewest_rows),
+        count(prices.held_rows_peak.into()),
+    )
+}
