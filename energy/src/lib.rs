@@ -11,6 +11,7 @@
 //! - [`snapshot`] holds what the meter saw at one time; two of them make a reading of all domains over one window, and
 //!   the readings of all machines make a total.
 //! - [`process`] has what is exact on every machine: CPU seconds and peak memory.
+//! - [`simulator`] prices a plan before it runs, and says how good the choice that follows from it is.
 //! - [`quality`] says how a figure was obtained, and [`format`](mod@format) never prints a joule without it.
 //!
 //! Nothing here panics, blocks without a bound, or gives 0 for a thing that it could not read.
@@ -25,6 +26,7 @@ pub mod nvml;
 pub mod process;
 pub mod quality;
 pub mod rapl;
+pub mod simulator;
 pub mod snapshot;
 pub mod source;
 pub mod timeline;
