@@ -11,6 +11,8 @@
 //! - [`snapshot`] holds what the meter saw at one time; two of them make a reading of all domains over one window, and
 //!   the readings of all machines make a total.
 //! - [`process`] has what is exact on every machine: CPU seconds and peak memory.
+//! - [`simulator`] prices a plan before it runs, and says how good the choice that follows from it is.
+//! - [`statistics`] has means and intervals of repeated runs, and refuses savings between figures of different quality.
 //! - [`quality`] says how a figure was obtained, and [`format`](mod@format) never prints a joule without it.
 //!
 //! Nothing here panics, blocks without a bound, or gives 0 for a thing that it could not read.
@@ -25,8 +27,10 @@ pub mod nvml;
 pub mod process;
 pub mod quality;
 pub mod rapl;
+pub mod simulator;
 pub mod snapshot;
 pub mod source;
+pub mod statistics;
 pub mod timeline;
 
 pub use domain::{DomainKey, DomainKind};

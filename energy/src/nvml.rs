@@ -2,8 +2,9 @@
 //!
 //! A GPU is known by its UUID: NVML's order is not CUDA's, and a handle may outlive its GPU. Newer GPUs (Volta on)
 //! count energy; for all, power is integrated over real times as well, and its figure is used where there is no counter
-//! or the counter stands still. Of a GPU that is split (MIG) the whole board is metered. What cannot be read is a gap.
+//! or the counter stands still. Where both exist they are compared, and a warning tells when they differ. Of a GPU that is split (MIG) the whole board is metered. What cannot be read is a gap.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
@@ -14,7 +15,11 @@ use crate::counter::{Accumulated, CounterRange, CounterTotal, PowerIntegral, Unw
 use crate::domain::DomainKind;
 use crate::quality::Quality;
 use crate::snapshot::DomainState;
-use crate::source::{Source, SourceReport};
+use crate::source::{Source, SourceReport, SourceWarning};
+
+mod cross_check;
+
+use cross_check::CrossCheck;
 
 /// Power that no GPU board draws, in watts.
 const GPU_POWER_CAP_W: f64 = 3000.0;
@@ -93,6 +98,9 @@ pub trait GpuReader: Send {
 #[derive(Debug)]
 pub struct NvmlReader {
     nvml: Option<Nvml>,
+    /// The library's file; none leaves it to the system's search path.
+    library: Option<PathBuf>,
+    retry_after: Duration,
     retry_at: Option<Instant>,
 }
 
@@ -102,8 +110,22 @@ impl NvmlReader {
     /// # Errors
     /// `NoLibrary`, `NoDriver` or `NoPermission`.
     pub fn load() -> Result<Self, GpuError> {
+        Self::start(None)
+    }
+
+    /// The same with the library in this file, for drivers that lie outside the system's search path.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_from(library: &Path) -> Result<Self, GpuError> {
+        Self::start(Some(library.to_owned()))
+    }
+
+    fn start(library: Option<PathBuf>) -> Result<Self, GpuError> {
         Ok(Self {
-            nvml: Some(start_nvml()?),
+            nvml: Some(start_nvml(library.as_deref())?),
+            library,
+            retry_after: RETRY_AFTER,
             retry_at: None,
         })
     }
@@ -114,8 +136,8 @@ impl NvmlReader {
             if self.retry_at.is_some_and(|at| Instant::now() < at) {
                 return Err(GpuError::Lost);
             }
-            self.retry_at = Some(Instant::now() + RETRY_AFTER);
-            self.nvml = Some(start_nvml()?);
+            self.retry_at = Some(Instant::now() + self.retry_after);
+            self.nvml = Some(start_nvml(self.library.as_deref())?);
         }
         let Some(nvml) = &self.nvml else {
             return Err(GpuError::Lost);
@@ -124,14 +146,17 @@ impl NvmlReader {
         // Of an answer that one GPU gives the others know nothing.
         if matches!(answer, Err(GpuError::NoDriver(_))) && nvml.device_count().is_err() {
             self.nvml = None;
-            self.retry_at = Some(Instant::now() + RETRY_AFTER);
+            self.retry_at = Some(Instant::now() + self.retry_after);
         }
         answer
     }
 }
 
-fn start_nvml() -> Result<Nvml, GpuError> {
-    let nvml = Nvml::init()?;
+fn start_nvml(library: Option<&Path>) -> Result<Nvml, GpuError> {
+    let nvml = match library {
+        Some(library) => Nvml::builder().lib_path(library.as_os_str()).init()?,
+        None => Nvml::init()?,
+    };
     if nvml.lib().nvmlShutdown.is_err() {
         // Its destructor panics without this symbol.
         std::mem::forget(nvml);
@@ -177,6 +202,10 @@ struct Gpu {
     domain: String,
     counter: Option<CounterTotal>,
     power: Option<PowerIntegral>,
+    /// Compares the two.
+    check: CrossCheck,
+    /// Whether the log has been told that they differ.
+    warned: bool,
     /// When a GPU that was lost is looked for again, in seconds of the meter's clock.
     retry_at_s: f64,
 }
@@ -186,9 +215,11 @@ impl Gpu {
         if clock.now_s() < self.retry_at_s {
             return;
         }
+        let mut read = 0;
         if let Some(counter) = &mut self.counter {
             match reader.energy_mj(&self.info.uuid) {
                 Ok(millijoules) => {
+                    read += 1;
                     counter.feed(millijoules.saturating_mul(1000), clock.now_s());
                 }
                 Err(GpuError::NotSupported) => self.counter = None,
@@ -201,7 +232,10 @@ impl Gpu {
         if let Some(power) = &mut self.power {
             // A board that is on draws power, so that 0 is a sensor that failed.
             match reader.power_mw(&self.info.uuid) {
-                Ok(milliwatts) if milliwatts > 0 => power.feed(f64::from(milliwatts) * 1e-3, clock.now_s()),
+                Ok(milliwatts) if milliwatts > 0 => {
+                    read += 1;
+                    power.feed(f64::from(milliwatts) * 1e-3, clock.now_s());
+                }
                 Err(GpuError::NotSupported) => self.power = None,
                 Ok(_) => power.miss(),
                 Err(error) => {
@@ -210,6 +244,32 @@ impl Gpu {
                 }
             }
         }
+        if read == 2 {
+            self.compare(clock.now_s());
+        }
+    }
+
+    /// Compares counter and power after a tick in which both could be read.
+    fn compare(&mut self, now_s: f64) {
+        if let (Some(counter), Some(power)) = (&self.counter, &self.power) {
+            self.check.feed(now_s, counter.at(now_s), power.at(now_s));
+        }
+        if let Some(warning) = self.warning()
+            && !self.warned
+        {
+            tracing::warn!("{warning}");
+            self.warned = true;
+        }
+    }
+
+    /// That counter and power differ, if they do.
+    fn warning(&self) -> Option<SourceWarning> {
+        let (counter_j, power_j) = self.check.difference()?;
+        Some(SourceWarning::CounterAndPowerDiffer {
+            domain: self.domain.clone(),
+            counter_j,
+            power_j,
+        })
     }
 
     /// A GPU that is lost is not asked at every tick.
@@ -243,6 +303,8 @@ impl Gpus {
                     GPU_POWER_CAP_W,
                 ))),
                 power: Some(PowerIntegral::default()),
+                check: CrossCheck::default(),
+                warned: false,
                 retry_at_s: f64::NEG_INFINITY,
             })
             .collect();
@@ -293,9 +355,14 @@ impl Source for Gpus {
             };
             parts.push(format!("{} {} ({how}{split})", gpu.info.name, gpu.info.uuid));
         }
-        SourceReport::new("nvml", quality, parts.join("; "))
+        SourceReport {
+            warnings: self.gpus.iter().filter_map(Gpu::warning).collect(),
+            ..SourceReport::new("nvml", quality, parts.join("; "))
+        }
     }
 }
 
+#[cfg(test)]
+mod library_tests;
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ pub trait Source: Send {
 }
 
 /// What one source of energy figures gives on this computer, or why it gives nothing and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SourceReport {
     /// `rapl`, `nvml` or `estimate`.
     pub source: String,
@@ -28,6 +28,26 @@ pub struct SourceReport {
     pub quality: Quality,
     /// One sentence for people.
     pub detail: String,
+    /// Doubts about figures that there are.
+    #[serde(default)]
+    pub warnings: Vec<SourceWarning>,
+}
+
+/// A doubt about a figure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum SourceWarning {
+    /// A GPU's energy counter and the integral of its power differ by more than 10 % of the larger, over at least 10 s
+    /// in which both could be read. The counter's figure is used, unless it has never moved.
+    #[error(
+        "{domain}: the energy counter gives {counter_j:.0} J and its power integrates to {power_j:.0} J over the same time; \
+         trust neither before a meter at the plug has decided"
+    )]
+    CounterAndPowerDiffer {
+        domain: String,
+        counter_j: f64,
+        power_j: f64,
+    },
 }
 
 impl SourceReport {
@@ -36,6 +56,7 @@ impl SourceReport {
             source: source.to_owned(),
             quality,
             detail: detail.into(),
+            warnings: Vec::new(),
         }
     }
 }

@@ -1,0 +1,23 @@
+//! What a schedule would cost: the paper's simulator, and how well its order of the candidates is.
+//!
+//! In the order in which a choice of the window is made:
+//!
+//! - [`traffic`] says what a plan moves, window by window and owner by owner.
+//! - [`cost`] prices it with measured coefficients, as the paper does or as the runtime would stall.
+//! - [`ranking`] orders the candidates, in which schedules that are the same program are ties.
+//! - [`evaluation`] holds the order against measurements, beside the best order that is the same everywhere.
+//!
+//! All of it is arithmetic on what it is given: no clock, no file, no hardware.
+
+pub mod cost;
+pub mod evaluation;
+pub mod ranking;
+pub mod traffic;
+
+pub use cost::{Coefficients, FetchCost, Mode, SimulatedCost, SimulationError, simulate};
+pub use evaluation::{Configuration, Evaluation, Measured, Outcome, Score, evaluate};
+pub use ranking::{RankError, TieGroup, kendall_tau_b, rank_windows};
+pub use traffic::{Delivery, OwnerTraffic, WindowTraffic, traffic_of_plan};
+
+#[cfg(test)]
+mod tests;
