@@ -67,6 +67,8 @@ pub struct Design {
 pub enum DesignError {
     #[error("{0} must name at least one value")]
     Empty(&'static str),
+    #[error("repeats must be at least 1")]
+    NoRepeats,
     #[error("{what} names {value} twice; name every value once")]
     Twice { what: &'static str, value: String },
     #[error("the comparison has more than {MOST_CELLS} runs; name fewer values")]
@@ -88,7 +90,7 @@ impl Design {
             once_each("budgets", &self.budgets)?;
         }
         if self.repeats == 0 {
-            return Err(DesignError::Empty("repeats"));
+            return Err(DesignError::NoRepeats);
         }
         let combinations = [self.contenders.len(), self.budgets.len().max(1), self.batch_sizes.len()];
         let cells = combinations
@@ -232,7 +234,7 @@ pub(crate) mod tests {
         };
         assert_eq!(empty.check(), Err(DesignError::Empty("batch-sizes")));
         let none = Design { repeats: 0, ..design() };
-        assert_eq!(none.check(), Err(DesignError::Empty("repeats")));
+        assert_eq!(none.check(), Err(DesignError::NoRepeats));
         let many = Design {
             repeats: u32::MAX,
             ..design()
