@@ -74,19 +74,25 @@ fn share(summary: &RunSummary, points: &[EnergyPoint]) -> DeviceEnergy {
     }
 }
 
+/// The readings of one domain: seconds since the start, and watts.
+#[derive(Default)]
+struct Domain<'a> {
+    kind: &'a str,
+    readings: Vec<(f64, f64)>,
+}
+
 /// Kind and mean power of every domain that is a part of a total.
 fn mean_powers(points: &[EnergyPoint]) -> Vec<(&str, f64)> {
-    let mut domains: BTreeMap<(&str, &str), (&str, Vec<(f64, f64)>)> = BTreeMap::new();
+    let mut domains: BTreeMap<(&str, &str), Domain<'_>> = BTreeMap::new();
     for point in points {
         let counts = matches!(point.kind.as_str(), "package" | "dram" | "gpu" | "estimate");
         if let Some(watts) = point.watts.filter(|watts| counts && watts.is_finite()) {
-            let domain = domains
-                .entry((&point.host, &point.domain))
-                .or_insert((&point.kind, Vec::new()));
-            domain.1.push((point.at_s, watts));
+            let domain = domains.entry((&point.host, &point.domain)).or_default();
+            domain.kind = &point.kind;
+            domain.readings.push((point.at_s, watts));
         }
     }
-    let power = |(kind, mut readings): (_, Vec<(f64, f64)>)| {
+    let power = |Domain { kind, mut readings }| {
         readings.sort_by(|a, b| a.0.total_cmp(&b.0));
         // A reading is the mean power since the one before. The first has none before it and is left out if it can be.
         let (joules, seconds) = readings.windows(2).fold((0.0, 0.0), |(joules, seconds), pair| {

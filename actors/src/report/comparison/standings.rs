@@ -127,6 +127,7 @@ fn energy(joules: Joules) -> Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
+    /// The best mean, or equal to it.
     Best,
     /// Its interval overlaps that of the best.
     NotDistinguishable,
@@ -257,7 +258,7 @@ fn compare(block: &mut [Row], index: usize, column: &Column) -> Option<String> {
     for (place, row) in block.iter_mut().enumerate() {
         row.figures[index].standing = match estimates[place].overlaps(&estimates[best]) {
             None => Standing::NotCompared,
-            Some(_) if place == best => Standing::Best,
+            Some(_) if estimates[place].mean == estimates[best].mean => Standing::Best,
             Some(true) => Standing::NotDistinguishable,
             Some(false) => Standing::Behind,
         };
