@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+pub mod compare;
 pub mod demo;
 pub mod import;
 pub mod machine;
@@ -34,6 +35,8 @@ pub enum Command {
     Partition(partition::PartitionArgs),
     /// Train on this computer, with one process per machine.
     Train(Box<train::TrainArgs>),
+    /// Train under several policies again and again, and tell what differs.
+    Compare(Box<compare::CompareArgs>),
     /// Say what a policy would move, from trace files alone.
     Plan(plan::PlanArgs),
     /// Wait for machines to join from other computers, and lead their run.
@@ -54,6 +57,7 @@ impl Cli {
             Command::Synth(args) => synth::run(args),
             Command::Partition(args) => partition::run(args),
             Command::Train(args) => train::run(*args),
+            Command::Compare(args) => compare::run(*args),
             Command::Plan(args) => plan::run(args),
             Command::Supervisor(args) => supervisor::run(*args),
             Command::Machine(args) => machine::run(args),

@@ -8,10 +8,12 @@
 //! 4. [`summary`]: the result, with the names that scripts read.
 //! 5. [`table`]: the result on a terminal, and several runs side by side.
 //! 6. [`html`]: the result as one page, with the plots of [`plot`].
+//! 7. [`comparison`]: many runs, and what of them can be told apart.
 //!
 //! [`units`] writes figures for people. Every joule that anything here prints has its quality beside it.
 
 pub mod bound;
+pub mod comparison;
 pub mod html;
 pub mod plot;
 pub mod progress;

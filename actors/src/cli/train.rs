@@ -68,7 +68,7 @@ pub fn run(args: TrainArgs) -> CliResult {
 }
 
 /// Refuses a GPU that this computer, which all machines of the run are on, does not have.
-fn check_device(config: &TrainConfig) -> Result<(), LayerError> {
+pub(super) fn check_device(config: &TrainConfig) -> Result<(), LayerError> {
     let choice: DeviceChoice = config.device.parse()?;
     if let DeviceChoice::Cuda(_) = choice {
         Device::probe(choice, 0)?;

@@ -11,7 +11,7 @@ use super::{table, units};
 
 mod power;
 
-const STYLE: &str = include_str!("html/style.css");
+pub(super) const STYLE: &str = include_str!("html/style.css");
 
 /// What a report is made of.
 #[derive(Clone, Copy, Debug)]
@@ -259,7 +259,7 @@ fn plots(report: Report<'_>) -> Result<String, PlotError> {
 }
 
 /// A plot with its title and, for more than one series or a series that must be named, the key of its colours.
-fn figure(title: &str, key: &[&str], content: &str) -> String {
+pub(super) fn figure(title: &str, key: &[&str], content: &str) -> String {
     let key = key.iter().enumerate().fold(String::new(), |mut html, (index, name)| {
         let _ = write!(
             html,
@@ -273,7 +273,7 @@ fn figure(title: &str, key: &[&str], content: &str) -> String {
     format!("<figure class=\"card\"><figcaption>{title}</figcaption><div class=\"key\">{key}</div>{content}</figure>\n")
 }
 
-fn nothing(text: &str) -> String {
+pub(super) fn nothing(text: &str) -> String {
     format!("<p class=\"none\">{}</p>", escape(text))
 }
 
@@ -307,12 +307,12 @@ fn epoch_table(epochs: &[EpochSummary]) -> String {
     table_html(own.chain(table::PERIOD_COLUMNS).chain(planned), &rows)
 }
 
-fn table_html<'a>(header: impl Iterator<Item = &'a str>, rows: &str) -> String {
+pub(super) fn table_html<'a>(header: impl Iterator<Item = &'a str>, rows: &str) -> String {
     let header = cells_html("th", header.map(String::from));
     format!("<div class=\"card scroll\"><table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>")
 }
 
-fn cells_html(tag: &str, cells: impl Iterator<Item = String>) -> String {
+pub(super) fn cells_html(tag: &str, cells: impl Iterator<Item = String>) -> String {
     cells.fold(String::new(), |mut html, cell| {
         let _ = write!(html, "<{tag}>{}</{tag}>", escape(&cell));
         html

@@ -5,7 +5,7 @@ use super::units;
 
 /// Where a column's cells stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Align {
+pub(super) enum Align {
     Left,
     Right,
 }
@@ -162,7 +162,7 @@ fn differing_qualities(runs: &[RunSummary]) -> bool {
 }
 
 /// Right, but for the columns that hold words.
-fn alignment(columns: usize, words: &[usize]) -> Vec<Align> {
+pub(super) fn alignment(columns: usize, words: &[usize]) -> Vec<Align> {
     let align = |column| {
         if words.contains(&column) {
             Align::Left
@@ -174,7 +174,7 @@ fn alignment(columns: usize, words: &[usize]) -> Vec<Align> {
 }
 
 /// Columns as wide as their widest cell, two spaces apart, a rule under the header, no space at the end of a line.
-fn render(header: &[&str], alignment: &[Align], rows: &[Vec<String>]) -> String {
+pub(super) fn render(header: &[&str], alignment: &[Align], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows
             .iter()
