@@ -102,7 +102,7 @@ fn bad_values_are_named_before_any_process_starts() {
         (
             "--policy",
             "belady",
-            &["policy", "\"belady\"", "on-demand, window, bulk, full"],
+            &["policy", "\"belady\"", "on-demand, degree,", "window, bulk, full"],
         ),
         ("--budget", "12x", &["budget", "\"12x\"", "MiB"]),
         ("--budget", "101%", &["budget", "\"101%\"", "100%"]),
