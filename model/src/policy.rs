@@ -16,6 +16,7 @@ pub mod bound;
 pub mod budget;
 pub mod bulk;
 pub mod conformance;
+pub mod delivery;
 pub mod epoch;
 mod frequencies;
 pub mod memory;

@@ -63,7 +63,7 @@ impl Drawn {
         }
     }
 
-    fn run(&self, policy: &dyn Policy) -> RunTally {
+    pub(super) fn run(&self, policy: &dyn Policy) -> RunTally {
         // Policies that rank rows by scores are as right with equal scores as with any.
         let scores = policy.score_kind().map(|_| vec![1.0; self.case.book.nodes() as usize]);
         check_scored(policy, &self.case, scores.as_deref()).unwrap_or_else(|error| {
@@ -149,7 +149,7 @@ pub(super) fn drawn(rows: u32, steps: usize, epochs: usize) -> impl Strategy<Val
     })
 }
 
-fn bulk(window_share_percent: u32, lead: bool) -> Bulk {
+pub(super) fn bulk(window_share_percent: u32, lead: bool) -> Bulk {
     Bulk {
         window_share_percent,
         lead,
@@ -212,7 +212,7 @@ pub(super) fn fewest_rows(steps: &[&[NodeId]], starts: &BTreeSet<usize>, budget:
 }
 
 /// First steps of the windows of a plan, counted over all epochs.
-fn window_starts(policy: &dyn Policy, drawn: &Drawn) -> BTreeSet<usize> {
+pub(super) fn window_starts(policy: &dyn Policy, drawn: &Drawn) -> BTreeSet<usize> {
     let mut starts = BTreeSet::new();
     let mut state = CacheState::default();
     let mut offset = 0;
