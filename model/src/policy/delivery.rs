@@ -33,6 +33,8 @@
 //! Rows that are held at the start and never used fill their slots at gap 0, like all that is held there, and are dropped
 //! after it.
 
+mod priced;
+mod search;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -41,6 +43,7 @@ use super::{PlanError, RemoteTrace, is_remote_row, longest_window, read_step};
 use crate::book::{NodeId, PartId, PartitionBook, Rank};
 use crate::plan::HeldRow;
 
+pub use search::{Archive, Candidate, Found, Search};
 pub use sweep::{Delivered, Overload};
 
 /// No use and no hold so far.

@@ -327,3 +327,104 @@ fn held_rows_that_are_no_rows_of_others_are_refused() {
     };
     assert_eq!(counts.sweep(0, &counts.every_step()), Ok(free));
 }
+
+/// The least cost over all choices of delivery times.
+fn least_cost(counts: &ReuseCounts, budget: u32, price: u64) -> u64 {
+    let bits = counts.owners.len() * counts.steps();
+    let costs = (0..1u32 << bits).filter_map(|choice| {
+        let mut times = counts.fewest_times();
+        for bit in (0..bits).filter(|bit| choice >> bit & 1 == 1) {
+            times.set(bit / counts.steps(), bit % counts.steps(), true);
+        }
+        let delivered = counts.sweep(budget, &times).ok()?;
+        Some(Candidate { delivered, times }.cost(price))
+    });
+    costs.min().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn what_is_found_lies_between_the_bound_and_the_plain_candidates(horizon in horizon(9, 7, 2), price in 0..40u32) {
+        let counts = horizon.counts();
+        let search = Search { rows_per_delivery: price, ..Search::default() };
+        let found = counts.search(horizon.budget, &search).unwrap();
+        let cost = found.chosen.cost(u64::from(price));
+        prop_assert!(found.bound <= cost as f64 + 1e-6, "{} {cost}", found.bound);
+        prop_assert_eq!(counts.sweep(horizon.budget, &found.chosen.times), Ok(found.chosen.delivered));
+        let candidates = found.archive.candidates();
+        prop_assert!(candidates.contains(&found.chosen));
+        for pair in candidates.windows(2) {
+            prop_assert!(pair[0].delivered.deliveries < pair[1].delivered.deliveries);
+            prop_assert!(pair[0].delivered.rows > pair[1].delivered.rows);
+        }
+        let fewest = counts.sweep(horizon.budget, &counts.every_step()).unwrap().rows;
+        prop_assert_eq!(candidates.last().map(|candidate| candidate.delivered.rows), Some(fewest));
+        for percent in [0, 25, 50, 75, 100] {
+            let windows = counts.greedy_windows(horizon.budget, horizon.budget * percent / 100);
+            if let Ok(delivered) = counts.sweep(horizon.budget, &windows) {
+                prop_assert!(cost <= delivered.rows + u64::from(price) * delivered.deliveries);
+            }
+        }
+        prop_assert_eq!(counts.search(horizon.budget, &search).unwrap(), found);
+    }
+
+    #[test]
+    fn no_choice_of_times_beats_the_bound(horizon in horizon(7, 5, 2), price in 0..40u32) {
+        let counts = horizon.counts();
+        prop_assume!(counts.owners.len() * counts.steps() <= 10);
+        let search = Search { rows_per_delivery: price, ..Search::default() };
+        let found = counts.search(horizon.budget, &search).unwrap();
+        let least = least_cost(&counts, horizon.budget, u64::from(price));
+        prop_assert!(found.bound <= least as f64 + 1e-6, "{} {least}", found.bound);
+        prop_assert!(found.chosen.cost(u64::from(price)) >= least);
+    }
+}
+
+#[test]
+fn the_search_finds_the_least_cost_of_nearly_all_small_cases() {
+    let book = PartitionBook::new(vec![0, 1, 4, 7]).unwrap();
+    let mut rng = crate::rng::CounterRng::new(11);
+    let (mut optimal, mut worst, mut bounds) = (0, 1.0f64, 0.0);
+    for case in 0..200u32 {
+        let steps: Vec<Vec<NodeId>> = (0..6)
+            .map(|_| (1..7).filter(|_| rng.unit_f64() < 0.55).collect())
+            .collect();
+        let steps = steps.iter().map(|nodes| (crate::rng::Purpose::Train, &nodes[..]));
+        let trace = MemoryTrace::from_nodes(&book, steps);
+        let counts = ReuseCounts::new([&trace as &dyn RemoteTrace], 0, u32::MAX, &[], &book, 0).unwrap();
+        let (budget, price) = (1 + case % 5, 1 + case % 7);
+        let search = Search {
+            rows_per_delivery: price,
+            ..Search::default()
+        };
+        let found = counts.search(budget, &search).unwrap();
+        let least = least_cost(&counts, budget, u64::from(price));
+        bounds += found.bound / least as f64 / 200.0;
+        let found = found.chosen.cost(u64::from(price));
+        optimal += u32::from(found == least);
+        worst = worst.max(found as f64 / least as f64);
+    }
+    assert!(optimal >= 190, "{optimal} of 200, worst {worst}");
+    assert!(worst <= 1.2, "{worst}");
+    // The bound is not far below, and on the whole no empty one.
+    assert!((0.75..=1.0).contains(&bounds), "{bounds}");
+    println!("{optimal} of 200, worst {worst}, bounds {bounds}");
+}
+
+#[test]
+fn more_held_rows_than_the_budget_are_refused() {
+    let book = PartitionBook::new(vec![0, 1, 3]).unwrap();
+    let trace = MemoryTrace::from_nodes(&book, [(crate::rng::Purpose::Train, &[1][..])]);
+    let held = [0, 1].map(|row| HeldRow {
+        owner: 1,
+        row,
+        slot: row,
+    });
+    let counts = ReuseCounts::new([&trace as &dyn RemoteTrace], 0, 4, &held, &book, 0).unwrap();
+    let refused = counts.search(1, &Search::default()).unwrap_err();
+    assert_eq!((refused.gap, refused.rows), (0, 2));
+    let found = counts.search(2, &Search::default()).unwrap();
+    assert_eq!((found.chosen.delivered.deliveries, found.chosen.delivered.rows), (0, 0));
+}
