@@ -410,7 +410,6 @@ fn the_search_finds_the_least_cost_of_nearly_all_small_cases() {
     assert!(worst <= 1.2, "{worst}");
     // The bound is not far below, and on the whole no empty one.
     assert!((0.75..=1.0).contains(&bounds), "{bounds}");
-    println!("{optimal} of 200, worst {worst}, bounds {bounds}");
 }
 
 #[test]
