@@ -44,6 +44,7 @@ use crate::book::{NodeId, PartId, PartitionBook, Rank};
 use crate::plan::HeldRow;
 
 pub use search::{Archive, Candidate, Found, Search};
+pub(super) use sweep::Schedule;
 pub use sweep::{Delivered, Overload};
 
 /// No use and no hold so far.

@@ -23,6 +23,33 @@ pub struct Overload {
     pub rows: u64,
 }
 
+/// When uses are due, and which rows are dropped when: all that a plan row by row adds is which row of a group it is.
+pub(in crate::policy) struct Schedule {
+    pub delivered: Delivered,
+    /// Owner by owner and per step the delivery time at which its uses are due.
+    pub due: Vec<Vec<usize>>,
+    /// By ascending gap.
+    pub drops: Vec<Dropped>,
+}
+
+/// Rows that are not held over a gap, though they were over the gap before or were needed by the batch between.
+#[derive(Clone, Copy)]
+pub(in crate::policy) struct Dropped {
+    pub gap: usize,
+    /// See [`Schedule::group`].
+    pub group: usize,
+    pub rows: u64,
+}
+
+impl Schedule {
+    /// The group of a row of `owner` that can be held from gap `from` on and is used at `step` next, if it may be dropped.
+    pub(in crate::policy) fn group(&self, owner: usize, from: usize, step: usize) -> Option<usize> {
+        let time = self.due[owner][step];
+        let at_once = time == step;
+        (time > from || time == from && at_once).then(|| (2 * time + usize::from(at_once)) * self.due.len() + owner)
+    }
+}
+
 impl ReuseCounts {
     /// What `times` cost where at most `budget_rows` rows are held over any gap.
     ///
@@ -32,10 +59,16 @@ impl ReuseCounts {
     /// # Errors
     /// Times that are not feasible.
     pub fn sweep(&self, budget_rows: u32, times: &DeliveryTimes) -> Result<Delivered, Overload> {
+        self.schedule(budget_rows, times).map(|schedule| schedule.delivered)
+    }
+
+    /// The same, with what is to be done.
+    pub(in crate::policy) fn schedule(&self, budget_rows: u32, times: &DeliveryTimes) -> Result<Schedule, Overload> {
         let due: Vec<Vec<usize>> = (0..self.owners.len()).map(|owner| self.due(times, owner)).collect();
         let mandatory = self.mandatory_rows(&due);
         let mut waiting = Waiting::new(self, &due);
         let budget = u64::from(budget_rows);
+        let mut drops = Vec::new();
         let mut peak_rows = 0;
         for (gap, mandatory) in mandatory.into_iter().enumerate() {
             waiting.settle(gap);
@@ -48,14 +81,15 @@ impl ReuseCounts {
             let Some(room) = budget.checked_sub(mandatory).filter(|_| forced <= budget) else {
                 return Err(Overload { gap, rows: forced });
             };
-            waiting.shrink(room);
+            waiting.shrink(room, gap, &mut drops);
             peak_rows = peak_rows.max(forced.max(mandatory + waiting.rows));
         }
-        Ok(Delivered {
+        let delivered = Delivered {
             deliveries: waiting.fetched.iter().filter(|rows| **rows > 0).count() as u64,
             rows: waiting.fetched.iter().sum(),
             peak_rows,
-        })
+        };
+        Ok(Schedule { delivered, due, drops })
     }
 
     /// Per gap the rows that have to be held there.
@@ -152,7 +186,7 @@ impl Waiting {
     }
 
     /// Drops rows until at most `room` are left: those that end last.
-    fn shrink(&mut self, room: u64) {
+    fn shrink(&mut self, room: u64, gap: usize, drops: &mut Vec<Dropped>) {
         while self.rows > room {
             // Groups `2 end + 1` and `2 end + 2` end at the same gap.
             let end = self.latest.saturating_sub(1) / 2;
@@ -172,6 +206,11 @@ impl Waiting {
             self.groups[victim] -= dropped;
             self.fetched[fetch] += dropped;
             self.rows -= dropped;
+            drops.push(Dropped {
+                gap,
+                group: victim,
+                rows: dropped,
+            });
         }
     }
 
