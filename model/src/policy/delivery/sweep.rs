@@ -129,9 +129,11 @@ struct Waiting {
     owners: usize,
     /// Per group and owner its rows.
     groups: Vec<u64>,
+    /// Per last gap the rows of its groups.
+    by_end: Vec<u64>,
     /// All rows.
     rows: u64,
-    /// No group above has a row.
+    /// No row has a later last gap.
     latest: usize,
     /// Per delivery time and owner the rows that are fetched.
     fetched: Vec<u64>,
@@ -150,6 +152,7 @@ impl Waiting {
         Self {
             owners,
             groups: vec![0; (2 * counts.steps + 1) * owners],
+            by_end: vec![0; counts.steps],
             rows: 0,
             latest: 0,
             fetched,
@@ -159,28 +162,28 @@ impl Waiting {
     /// Forgets the rows that have been held long enough at gap `gap`.
     fn settle(&mut self, gap: usize) {
         if gap > 0 {
-            let done = &mut self.groups[(2 * gap - 1) * self.owners..(2 * gap + 1) * self.owners];
-            self.rows -= done.iter().sum::<u64>();
-            done.fill(0);
+            self.groups[(2 * gap - 1) * self.owners..(2 * gap + 1) * self.owners].fill(0);
+            self.rows -= std::mem::take(&mut self.by_end[gap - 1]);
         }
     }
 
     /// Adds the intervals that start at gap `gap`.
     fn start(&mut self, counts: &ReuseCounts, due: &[Vec<usize>], gap: usize) {
         for (place, (owner, due)) in counts.owners.iter().zip(due).enumerate() {
-            for (step, time) in due.iter().copied().enumerate().skip(gap) {
+            // Uses that are due before the gap are mandatory.
+            let first = due.partition_point(|time| *time < gap);
+            for (step, time) in due.iter().copied().enumerate().skip(first) {
                 let at_once = time == step;
-                // Those that are due before the gap are mandatory, those due at it for a later step need no interval.
-                if time < gap || (time == gap && !at_once) {
+                let rows = u64::from(owner.again(step)[gap]);
+                // Those that are due at it for a later step need no interval.
+                if rows == 0 || (time == gap && !at_once) {
                     continue;
                 }
-                let rows = u64::from(owner.again(step)[gap]);
-                if rows > 0 {
-                    let group = 2 * time + usize::from(at_once);
-                    self.groups[group * self.owners + place] += rows;
-                    self.latest = self.latest.max(group);
-                    self.rows += rows;
-                }
+                let end = if at_once { time } else { time - 1 };
+                self.groups[(2 * time + usize::from(at_once)) * self.owners + place] += rows;
+                self.by_end[end] += rows;
+                self.latest = self.latest.max(end);
+                self.rows += rows;
             }
         }
     }
@@ -188,22 +191,22 @@ impl Waiting {
     /// Drops rows until at most `room` are left: those that end last.
     fn shrink(&mut self, room: u64, gap: usize, drops: &mut Vec<Dropped>) {
         while self.rows > room {
-            // Groups `2 end + 1` and `2 end + 2` end at the same gap.
-            let end = self.latest.saturating_sub(1) / 2;
-            let range = (2 * end + 1) * self.owners..((2 * end + 3) * self.owners).min(self.groups.len());
-            let victim = range
+            if self.by_end[self.latest] == 0 {
+                // There are rows left, so one ends earlier.
+                self.latest = self.latest.saturating_sub(1);
+                continue;
+            }
+            let groups = (2 * self.latest + 1) * self.owners..(2 * self.latest + 3) * self.owners;
+            let victim = groups
                 .filter(|group| self.groups[*group] > 0)
                 .max_by_key(|group| (self.fetched[self.fetch_of(*group)] > 0, self.groups[*group]));
             let Some(victim) = victim else {
-                if end == 0 {
-                    return;
-                }
-                self.latest = 2 * end;
-                continue;
+                return;
             };
             let dropped = self.groups[victim].min(self.rows - room);
             let fetch = self.fetch_of(victim);
             self.groups[victim] -= dropped;
+            self.by_end[self.latest] -= dropped;
             self.fetched[fetch] += dropped;
             self.rows -= dropped;
             drops.push(Dropped {
