@@ -196,30 +196,35 @@ impl Waiting {
                 self.latest = self.latest.saturating_sub(1);
                 continue;
             }
-            let groups = (2 * self.latest + 1) * self.owners..(2 * self.latest + 3) * self.owners;
-            let victim = groups
-                .filter(|group| self.groups[*group] > 0)
-                .max_by_key(|group| (self.fetched[self.fetch_of(*group)] > 0, self.groups[*group]));
-            let Some(victim) = victim else {
-                return;
-            };
-            let dropped = self.groups[victim].min(self.rows - room);
-            let fetch = self.fetch_of(victim);
-            self.groups[victim] -= dropped;
-            self.by_end[self.latest] -= dropped;
-            self.fetched[fetch] += dropped;
-            self.rows -= dropped;
-            drops.push(Dropped {
-                gap,
-                group: victim,
-                rows: dropped,
-            });
+            // The two groups of each owner that end there, and the deliveries that would bring them, which lie in the same
+            // order. At the last step only one of the two exists.
+            let (first, fetches) = ((2 * self.latest + 1) * self.owners, self.latest * self.owners);
+            let ending = &mut self.groups[first..first + 2 * self.owners];
+            let fetched = &mut self.fetched[fetches..];
+            let excess = self.rows - room;
+            let mut left = excess.min(self.by_end[self.latest]);
+            self.rows -= left;
+            self.by_end[self.latest] -= left;
+            let all = self.by_end[self.latest] == 0;
+            while left > 0 {
+                let with_rows = ending
+                    .iter()
+                    .zip(&*fetched)
+                    .enumerate()
+                    .filter(|(_, (rows, _))| **rows > 0);
+                let mut keys = with_rows.map(|(place, (rows, fetched))| (*fetched > 0, *rows, place));
+                // Where all of them leave, the order does not matter.
+                let victim = if all { keys.next() } else { keys.max() };
+                let Some((_, rows, place)) = victim else {
+                    break;
+                };
+                let rows = rows.min(left);
+                left -= rows;
+                ending[place] -= rows;
+                fetched[place] += rows;
+                let group = first + place;
+                drops.push(Dropped { gap, group, rows });
+            }
         }
-    }
-
-    /// The place in `fetched` of the delivery that brings the rows of a group.
-    fn fetch_of(&self, group: usize) -> usize {
-        let (group, owner) = (group / self.owners, group % self.owners);
-        group / 2 * self.owners + owner
     }
 }
