@@ -19,6 +19,23 @@ const PATIENCE: u32 = 8;
 /// Passes of single changes.
 const PASSES: u32 = 6;
 
+/// Counts that a search looks at, in all its sweeps: a fraction of a second. Long horizons get fewer sweeps for it.
+const WORK: u64 = 1 << 26;
+
+/// How many sweeps are left.
+struct Effort {
+    sweeps: u64,
+}
+
+impl Effort {
+    /// Whether there was one left, which is now taken.
+    fn take(&mut self) -> bool {
+        let left = self.sweeps > 0;
+        self.sweeps = self.sweeps.saturating_sub(1);
+        left
+    }
+}
+
 /// How long to search, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Search {
@@ -107,24 +124,39 @@ pub struct Found {
 impl ReuseCounts {
     /// Searches for delivery times where at most `budget_rows` rows are held over any gap.
     ///
-    /// It takes time in proportion to owners times the square of the steps, for every iteration and every change.
+    /// It takes time in proportion to owners times the square of the steps, for every iteration and every change; where that
+    /// is much, as for thousands of steps, it ends early with what it has.
     ///
     /// # Errors
     /// Only if more rows are held at the start than the budget allows.
     pub fn search(&self, budget_rows: u32, search: &Search) -> Result<Found, Overload> {
         let price = u64::from(search.rows_per_delivery);
         let mut archive = Archive::default();
+        let cells = (self.owners.len() * self.steps * self.steps).max(1) as u64;
+        let mut effort = Effort { sweeps: WORK / cells };
         let every_step = self.every_step();
         archive.offer(self.sweep(budget_rows, &every_step)?, &every_step);
         for percent in SHARES {
             // At most the budget, so the cast keeps the value.
             let share = (u64::from(budget_rows) * percent / 100) as u32;
-            self.mend(budget_rows, self.greedy_windows(budget_rows, share), &mut archive)?;
+            self.mend(
+                budget_rows,
+                self.greedy_windows(budget_rows, share),
+                &mut archive,
+                &mut effort,
+            )?;
         }
-        self.mend(budget_rows, self.fewest_times(), &mut archive)?;
+        self.mend(budget_rows, self.fewest_times(), &mut archive, &mut effort)?;
         let mut relaxation = Relaxation::new(self, budget_rows);
-        let bound = self.relax(&mut relaxation, budget_rows, price, search.iterations, &mut archive)?;
-        self.change(budget_rows, price, search.changes, &mut archive);
+        let bound = self.relax(
+            &mut relaxation,
+            budget_rows,
+            price,
+            search.iterations,
+            &mut archive,
+            &mut effort,
+        )?;
+        self.change(budget_rows, price, search.changes, &mut archive, &mut effort);
         for factor in PRICE_FACTORS {
             self.relax(
                 &mut relaxation,
@@ -132,6 +164,7 @@ impl ReuseCounts {
                 factor * price,
                 search.iterations,
                 &mut archive,
+                &mut effort,
             )?;
         }
         let chosen = match archive.cheapest(price) {
@@ -152,6 +185,7 @@ impl ReuseCounts {
         price: u64,
         iterations: u32,
         archive: &mut Archive,
+        effort: &mut Effort,
     ) -> Result<f64, Overload> {
         // Every use costs at least nothing.
         let mut best_bound = 0.0f64;
@@ -159,6 +193,9 @@ impl ReuseCounts {
         let mut failures = 0;
         let mut before = None;
         for iteration in 0..iterations {
+            if !effort.take() {
+                break;
+            }
             let relaxed = relaxation.solve(price as f64);
             if iteration % MEND_EVERY == 0 {
                 let mut times = self.fewest_times();
@@ -166,7 +203,7 @@ impl ReuseCounts {
                     steps.iter().for_each(|step| times.set(owner, *step, true));
                 }
                 if before.as_ref() != Some(&times) {
-                    self.mend(budget_rows, times.clone(), archive)?;
+                    self.mend(budget_rows, times.clone(), archive, effort)?;
                     before = Some(times);
                 }
             }
@@ -187,8 +224,14 @@ impl ReuseCounts {
         Ok(best_bound)
     }
 
-    /// Adds delivery times where the budget overflows until they are feasible, and offers them.
-    fn mend(&self, budget_rows: u32, mut times: DeliveryTimes, archive: &mut Archive) -> Result<(), Overload> {
+    /// Adds delivery times where the budget overflows until they are feasible, and offers them. Without effort it gives up.
+    fn mend(
+        &self,
+        budget_rows: u32,
+        mut times: DeliveryTimes,
+        archive: &mut Archive,
+        effort: &mut Effort,
+    ) -> Result<(), Overload> {
         loop {
             match self.sweep(budget_rows, &times) {
                 Ok(delivered) => {
@@ -199,6 +242,9 @@ impl ReuseCounts {
                     let Some((owner, step)) = self.relief(overload.gap, &times) else {
                         return Err(overload);
                     };
+                    if !effort.take() {
+                        return Ok(());
+                    }
                     times.set(owner, step, true);
                 }
             }
@@ -234,7 +280,7 @@ impl ReuseCounts {
     }
 
     /// Changes single times of the cheapest candidate, and goes on from there wherever that is cheaper.
-    fn change(&self, budget_rows: u32, price: u64, changes: u32, archive: &mut Archive) {
+    fn change(&self, budget_rows: u32, price: u64, changes: u32, archive: &mut Archive, effort: &mut Effort) {
         let Some(mut best) = archive.cheapest(price).cloned() else {
             return;
         };
@@ -251,7 +297,7 @@ impl ReuseCounts {
                         }) {
                             continue;
                         }
-                        if left == 0 {
+                        if left == 0 || !effort.take() {
                             return;
                         }
                         left -= 1;

@@ -427,3 +427,19 @@ fn more_held_rows_than_the_budget_are_refused() {
     let found = counts.search(2, &Search::default()).unwrap();
     assert_eq!((found.chosen.delivered.deliveries, found.chosen.delivered.rows), (0, 0));
 }
+
+#[test]
+fn a_long_horizon_is_searched_too() {
+    let book = PartitionBook::new(vec![0, 1, 4, 7]).unwrap();
+    let mut rng = crate::rng::CounterRng::new(3);
+    let steps: Vec<Vec<NodeId>> = (0..1500)
+        .map(|_| (1..7).filter(|_| rng.unit_f64() < 0.5).collect())
+        .collect();
+    let steps = steps.iter().map(|nodes| (crate::rng::Purpose::Train, &nodes[..]));
+    let trace = MemoryTrace::from_nodes(&book, steps);
+    let counts = ReuseCounts::new([&trace as &dyn RemoteTrace], 0, u32::MAX, &[], &book, 0).unwrap();
+    let found = counts.search(3, &Search::default()).unwrap();
+    let greedy = counts.sweep(3, &counts.greedy_windows(3, 3)).unwrap();
+    assert!(found.chosen.cost(965) <= greedy.rows + 965 * greedy.deliveries);
+    assert!(found.bound <= found.chosen.cost(965) as f64);
+}
