@@ -17,7 +17,11 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use greengnn_model::book::PartitionBook;
 use greengnn_model::plan::CacheState;
 use greengnn_model::policy::bound::RunUses;
-use greengnn_model::policy::{Budget, MemoryTrace, PlanError, PlanInput, Planner, RemoteTrace, policy_by_name, vip};
+use greengnn_model::policy::bulk::Bulk;
+use greengnn_model::policy::delivery::{ReuseCounts, Search};
+use greengnn_model::policy::{
+    Budget, MemoryTrace, PlanError, PlanInput, Planner, Policy, RemoteTrace, policy_by_name, vip,
+};
 use greengnn_model::rng::{CounterRng, Purpose, mix_words};
 use greengnn_model::synth::SynthSpec;
 
@@ -59,8 +63,14 @@ fn planner(c: &mut Criterion<CpuTime>) {
     let traces = epochs.map(|(trace, _)| Arc::new(trace) as Arc<dyn RemoteTrace>);
     let mut group = c.benchmark_group("planner");
     group.throughput(Throughput::Elements(accesses)).sample_size(10);
-    for name in ["on-demand", "lru", "lfu", "fifo", "epoch", "window", "bulk"] {
-        let policy = policy_by_name(name).expect("a policy of that name");
+    let names = ["on-demand", "lru", "lfu", "fifo", "epoch", "window", "bulk"];
+    let named = names.map(|name| (name, policy_by_name(name).expect("a policy of that name")));
+    let searching = Bulk {
+        search: Some(Search::default()),
+        ..Bulk::default()
+    };
+    let searching: Arc<dyn Policy> = Arc::new(searching);
+    for (name, policy) in named.into_iter().chain([("bulk with a search", searching)]) {
         for percent in [10, 25, 50] {
             let asked = Budget::Share {
                 millionths: percent * 10_000,
@@ -94,6 +104,25 @@ fn planner(c: &mut Criterion<CpuTime>) {
     group.bench_function("bound/25%", |bencher| {
         bencher.iter(|| uses.fewest_rows(black_box(rows)))
     });
+    // Delivery times over an epoch and the next, as `bulk` sees them.
+    let horizon = [&*traces[1], &*traces[2]];
+    let count = || ReuseCounts::new(horizon, 0, u32::MAX, &[], &book, 0).expect("traces in memory");
+    group.bench_function("delivery/counts", |bencher| bencher.iter_with_large_drop(count));
+    let counts = count();
+    let windows = counts.greedy_windows(rows, rows / 4 * 3);
+    group.bench_function("delivery/sweep/25%", |bencher| {
+        bencher.iter(|| counts.sweep(black_box(rows), &windows).expect("windows that fit"))
+    });
+    for percent in [10, 25, 50] {
+        let rows = book.remote_nodes(0) * percent / 100;
+        group.bench_function(format!("delivery/search/{percent}%"), |bencher| {
+            bencher.iter(|| {
+                counts
+                    .search(black_box(rows), &Search::default())
+                    .expect("nothing is held")
+            })
+        });
+    }
     group.finish();
 }
 

@@ -10,12 +10,14 @@
 //! | [`bulk`](bulk::Bulk) | what the window needs, and by next use whatever else fits | per window and owner |
 //! | [`full`](pinned::Full) | every remote row | once, at set-up |
 //!
-//! [`conformance`] checks any policy on any trace against the rules of [`Policy`]; [`bound`] says what none of them can beat.
+//! [`conformance`] checks any policy on any trace against the rules of [`Policy`]; [`bound`] says what none of them can beat,
+//! and [`delivery`] what a choice of delivery times costs, and which to choose.
 
 pub mod bound;
 pub mod budget;
 pub mod bulk;
 pub mod conformance;
+pub mod delivery;
 pub mod epoch;
 mod frequencies;
 pub mod memory;

@@ -25,15 +25,25 @@
 //! of its rows have room, so that it has several steps of training to hide behind. This changes neither the rows that
 //! move nor the number of requests.
 
+//!
+//! # Delivery times of each owner
+//!
+//! With a [`search`](Bulk::search), windows are not those above: each owner has delivery times of its own
+//! ([`delivery`](super::delivery)), chosen for a price of a delivery in rows. Retention is the same rule. Requests leave
+//! at the gap before their delivery time, without a lead.
+
 mod horizon;
 mod lead;
 mod sweep;
+mod timed;
 
 use std::sync::Arc;
 
 use self::horizon::Horizon;
 use self::lead::{Lead, Room, lead};
 use self::sweep::{DirectRow, HeldWindow, Sweep};
+use self::timed::TimedPlanner;
+use super::delivery::Search;
 use super::slots::{Slots, Times, push_requests, sort_requests};
 use super::{Fill, PlanError, PlanInput, Planner, Policy, global_ids};
 use crate::book::{NodeId, PartitionBook, Rank};
@@ -48,6 +58,8 @@ pub struct Bulk {
     pub window_share_percent: u32,
     /// Whether requests leave early where there is room.
     pub lead: bool,
+    /// Gives each owner the delivery times that a search finds, in place of windows and leads. The default is none.
+    pub search: Option<Search>,
 }
 
 impl Default for Bulk {
@@ -55,6 +67,7 @@ impl Default for Bulk {
         Self {
             window_share_percent: 75,
             lead: true,
+            search: None,
         }
     }
 }
@@ -82,6 +95,9 @@ impl Policy for Bulk {
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
         input.check()?;
+        if let Some(search) = &self.search {
+            return Ok(Box::new(TimedPlanner::new(input, search)?));
+        }
         let share = u64::from(input.budget_rows) * u64::from(self.window_share_percent.min(100)) / 100;
         // At most the budget, so the cast keeps the value.
         Ok(Box::new(BulkPlanner::new(input, share as u32, self.lead)?))

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::bulk::Bulk;
 use super::conformance::{Case, RunTally, check_scored};
+use super::delivery::{ReuseCounts, Search};
 use super::pinned::{Full, OnDemand};
 use super::window::Window;
 use super::*;
@@ -63,7 +64,7 @@ impl Drawn {
         }
     }
 
-    fn run(&self, policy: &dyn Policy) -> RunTally {
+    pub(super) fn run(&self, policy: &dyn Policy) -> RunTally {
         // Policies that rank rows by scores are as right with equal scores as with any.
         let scores = policy.score_kind().map(|_| vec![1.0; self.case.book.nodes() as usize]);
         check_scored(policy, &self.case, scores.as_deref()).unwrap_or_else(|error| {
@@ -149,10 +150,22 @@ pub(super) fn drawn(rows: u32, steps: usize, epochs: usize) -> impl Strategy<Val
     })
 }
 
-fn bulk(window_share_percent: u32, lead: bool) -> Bulk {
+pub(super) fn bulk(window_share_percent: u32, lead: bool) -> Bulk {
     Bulk {
         window_share_percent,
         lead,
+        search: None,
+    }
+}
+
+fn searching(rows_per_delivery: u32) -> Bulk {
+    Bulk {
+        search: Some(Search {
+            rows_per_delivery,
+            iterations: 12,
+            changes: 20,
+        }),
+        ..Bulk::default()
     }
 }
 
@@ -212,7 +225,7 @@ pub(super) fn fewest_rows(steps: &[&[NodeId]], starts: &BTreeSet<usize>, budget:
 }
 
 /// First steps of the windows of a plan, counted over all epochs.
-fn window_starts(policy: &dyn Policy, drawn: &Drawn) -> BTreeSet<usize> {
+pub(super) fn window_starts(policy: &dyn Policy, drawn: &Drawn) -> BTreeSet<usize> {
     let mut starts = BTreeSet::new();
     let mut state = CacheState::default();
     let mut offset = 0;
@@ -306,6 +319,30 @@ proptest! {
             drawn.run(&*policy_by_name(name).unwrap());
         }
         drawn.run(&bulk(share, lead));
+        for rows_per_delivery in [0, 3, 1000] {
+            drawn.run(&searching(rows_per_delivery));
+        }
+    }
+
+    #[test]
+    fn bulk_moves_and_asks_what_the_search_has_found(mut drawn in drawn(12, 9, 1), price in 0..20u32) {
+        let policy = searching(price);
+        drawn.case.with_next = true;
+        let case = &drawn.case;
+        let epochs = case.epochs.iter().map(|trace| &**trace);
+        let counts = ReuseCounts::new(epochs, case.from_step, case.window, &[], &case.book, case.rank).unwrap();
+        let tally = drawn.run(&policy);
+        let found = policy.search.map(|search| counts.search(tally.budget_rows, &search).unwrap());
+        let delivered = found.map(|found| (found.chosen.delivered.rows, found.chosen.delivered.deliveries));
+        prop_assert_eq!(delivered, Some((tally.feature_rows(), tally.feature_requests())));
+    }
+
+    #[test]
+    fn free_deliveries_make_bulk_beladys_min(mut drawn in drawn(12, 9, 2)) {
+        drawn.case.with_next = true;
+        let steps = planned_steps(&drawn);
+        let fewest = belady_rows(&steps, drawn.case.asked_rows as usize);
+        prop_assert_eq!(drawn.run(&searching(0)).feature_rows(), fewest);
     }
 
     #[test]

@@ -54,6 +54,7 @@ proptest! {
         let uses = RunUses::new(case.epochs.iter().map(|trace| &**trace), case.from_step, &case.book, case.rank).unwrap();
         let mut policies: Vec<Arc<dyn Policy>> = POLICY_NAMES.iter().map(|name| policy_by_name(name).unwrap()).collect();
         policies.push(Arc::new(bulk(share, lead)));
+        policies.push(Arc::new(searching(share)));
         policies.extend(KINDS.map(|kind| Arc::new(StaticByScore { kind }) as Arc<dyn Policy>));
         for policy in policies {
             let tally = run_scored(&*policy, &drawn, &scores);

@@ -1,0 +1,297 @@
+//! What a choice of delivery times costs: its deliveries and its rows, without looking at a row.
+//!
+//! # Delivery times
+//!
+//! An owner may deliver at some of the steps, not the same for every owner. A delivery at step `s` brings rows of the
+//! batch of `s`, straight into its assembly buffer, and rows for later batches, into slots. A use at step `b` is *due* at
+//! the last delivery time of its owner that is at most `b`; it is served by that delivery, or by a row that is held. A
+//! window of [`bulk`](super::bulk) is the steps from one delivery time to the next, and on demand means that every step
+//! is one. Times are optional but where a window may not go on: at the first step, where the purpose or the epoch
+//! changes, and at the greatest number of steps.
+//!
+//! # Charge
+//!
+//! Gap `g` lies just before the assembly of step `g` ([`plan`](crate::plan)). A row that has been used at step `p` can be
+//! held from gap `p + 1` on (a row that is held at the start: from gap 0 on), call it gap `r`; to be there at step `b` it
+//! is held up to gap `b`. A slot that a delivery at step `s` fills is charged from gap `s` on. So, for a use at `b` that is
+//! due at `s`:
+//!
+//! | use | charged in any case | fetched | charged if it is not to be fetched |
+//! |---|---|---|---|
+//! | first, `s = b` | nothing | yes | |
+//! | first, `s < b` | `s ..= b` | yes | |
+//! | again, `s = b` | nothing | unless held | `r ..= b` |
+//! | again, `r <= s < b` | `s ..= b` | unless held | `r ..= s - 1` (empty if `r = s`: never fetched) |
+//! | again, `s < r` | `r ..= b` | never | |
+//!
+//! The gaps of the third column are mandatory: times are feasible if and only if the mandatory rows fit into the budget at
+//! every gap. The optional intervals of the last column spare one fetch each, and dropping at the first gap that overflows
+//! those that end last spares the most, as in [`bound`](super::bound) and [`bulk`](super::bulk). The rule does not ask which
+//! row a use belongs to, so counts of uses by owner, `r` and `b` are all that it needs: [`ReuseCounts`], from one pass over
+//! a trace. A choice of times is then priced in time proportional to owners times the square of the steps.
+//!
+//! Rows that are held at the start and never used fill their slots at gap 0, like all that is held there, and are dropped
+//! after it.
+
+mod priced;
+mod search;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+use super::{PlanError, RemoteTrace, is_remote_row, longest_window, read_step};
+use crate::book::{NodeId, PartId, PartitionBook, Rank};
+use crate::plan::HeldRow;
+
+pub use search::{Archive, Candidate, Found, Search};
+pub(super) use sweep::Schedule;
+pub use sweep::{Delivered, Overload};
+
+/// No use and no hold so far.
+const NEVER: u32 = u32::MAX;
+
+/// How many rows of each owner are used when, and since when they could be held: what the price of delivery times depends
+/// on. Its memory is 2 bytes per owner and square of the steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReuseCounts {
+    steps: usize,
+    owners: Vec<OwnerReuses>,
+    /// Per step the step after the last that a delivery there may serve.
+    window_ends: Vec<u32>,
+    /// Rows that are held at the start and never used.
+    idle_rows: u32,
+}
+
+/// The uses of the rows of one owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct OwnerReuses {
+    part: PartId,
+    /// Per step the rows that are used there for the first time, and not held at the start.
+    first: Vec<u32>,
+    /// Per step `b` and gap `0 ..= b` the rows that are used at `b` and could be held from that gap on.
+    again: Vec<u32>,
+}
+
+impl OwnerReuses {
+    /// Per gap `0 ..= step` the rows that are used at `step` and could be held from that gap on.
+    fn again(&self, step: usize) -> &[u32] {
+        let start = step * (step + 1) / 2;
+        &self.again[start..start + step + 1]
+    }
+}
+
+/// At which steps each owner may deliver. Steps where a window may not go on are delivery times besides.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DeliveryTimes {
+    steps: usize,
+    /// Owner by owner in the order of [`ReuseCounts::owners`], per step whether it is a delivery time.
+    at: Vec<bool>,
+}
+
+impl DeliveryTimes {
+    /// Whether `owner`, by its place in [`ReuseCounts::owners`], may deliver at `step`; `false` for one that does not exist.
+    pub fn contains(&self, owner: usize, step: usize) -> bool {
+        self.of(owner).get(step).copied().unwrap_or(false)
+    }
+
+    /// Makes `step` a delivery time of `owner` or takes it away. One that does not exist is left out.
+    pub fn set(&mut self, owner: usize, step: usize, delivers: bool) {
+        if step < self.steps
+            && let Some(at) = self.at.get_mut(owner * self.steps + step)
+        {
+            *at = delivers;
+        }
+    }
+
+    fn of(&self, owner: usize) -> &[bool] {
+        self.at
+            .get(owner * self.steps..(owner + 1) * self.steps)
+            .unwrap_or_default()
+    }
+}
+
+impl ReuseCounts {
+    /// Counts the uses of a horizon of `rank`: epochs one after the other, the first from `from_step` on, whose steps are
+    /// numbered from 0. `window` is the greatest number of steps that one delivery serves, `held` what is held at the start.
+    ///
+    /// # Errors
+    /// A trace that cannot be read, or whose rows are not remote rows of `rank`; held rows that are not, or not ascending.
+    pub fn new<'a>(
+        epochs: impl IntoIterator<Item = &'a dyn RemoteTrace>,
+        from_step: u32,
+        window: u32,
+        held: &[HeldRow],
+        book: &PartitionBook,
+        rank: Rank,
+    ) -> Result<Self, PlanError> {
+        let parts = book.parts();
+        if rank >= parts {
+            return Err(PlanError::UnknownRank { rank, parts });
+        }
+        if window == 0 {
+            return Err(PlanError::EmptyWindow);
+        }
+        let mut held_from = held_from_start(held, book, rank)?;
+        let mut owners: Vec<OwnerReuses> = (0..parts)
+            .filter(|part| *part != rank && book.part_nodes(*part) > 0)
+            .map(|part| OwnerReuses {
+                part,
+                first: Vec::new(),
+                again: Vec::new(),
+            })
+            .collect();
+        let mut window_ends = Vec::new();
+        let mut unused_held = held.len() as u32;
+        let mut first_step = from_step;
+        for trace in epochs {
+            let from = std::mem::take(&mut first_step);
+            let offset = window_ends.len() as u32;
+            for step in from..trace.steps() {
+                let now = offset + (step - from);
+                window_ends.push(offset + (longest_window(trace, step, window) - from));
+                let remote = read_step(trace, book, rank, step)?;
+                for owner in &mut owners {
+                    owner.first.push(0);
+                    owner.again.resize(owner.again.len() + now as usize + 1, 0);
+                }
+                for owned in &remote.owners {
+                    let Ok(place) = owners.binary_search_by_key(&owned.owner, |owner| owner.part) else {
+                        continue;
+                    };
+                    let owner = &mut owners[place];
+                    let row_start = owner.again.len() - (now as usize + 1);
+                    let first_node = book.range(owned.owner).start;
+                    for row in &owned.rows {
+                        match std::mem::replace(&mut held_from[(first_node + row) as usize], now + 1) {
+                            NEVER => owner.first[now as usize] += 1,
+                            gap => {
+                                unused_held -= u32::from(gap == 0);
+                                owner.again[row_start + gap as usize] += 1;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Self {
+            steps: window_ends.len(),
+            owners,
+            window_ends,
+            idle_rows: unused_held,
+        })
+    }
+
+    /// Steps of the horizon.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// The parts that may deliver, ascending: all others that have rows.
+    pub fn owners(&self) -> impl ExactSizeIterator<Item = PartId> {
+        self.owners.iter().map(|owner| owner.part)
+    }
+
+    /// Rows of all batches, each counted in every batch that needs it.
+    pub fn needed_rows(&self) -> u64 {
+        let counts = self
+            .owners
+            .iter()
+            .flat_map(|owner| owner.first.iter().chain(&owner.again));
+        counts.map(|rows| u64::from(*rows)).sum()
+    }
+
+    /// Every step a delivery time of every owner: the most deliveries and the fewest rows.
+    pub fn every_step(&self) -> DeliveryTimes {
+        DeliveryTimes {
+            steps: self.steps,
+            at: vec![true; self.owners.len() * self.steps],
+        }
+    }
+
+    /// No delivery time but those where a window may not go on: the fewest that may be.
+    pub fn fewest_times(&self) -> DeliveryTimes {
+        DeliveryTimes {
+            steps: self.steps,
+            at: vec![false; self.owners.len() * self.steps],
+        }
+    }
+
+    /// Windows that are as long as `|N_{s+1} ∪ .. ∪ N_e|` is at most `share_rows`, the same for every owner: those of
+    /// [`bulk`](super::bulk).
+    pub fn greedy_windows(&self, budget_rows: u32, share_rows: u32) -> DeliveryTimes {
+        let held = self.held_rows();
+        let room = u64::from(budget_rows).saturating_sub(held);
+        let mut times = self.fewest_times();
+        let mut first = 0;
+        let (mut later_rows, mut early_rows) = (0u64, 0u64);
+        for step in 1..self.steps {
+            let mut later = 0;
+            let mut early = 0;
+            for owner in &self.owners {
+                let unseen = u64::from(owner.first[step]);
+                // What step `first` or one before it used last.
+                let seen: u64 = owner.again(step)[..=first + 1]
+                    .iter()
+                    .map(|rows| u64::from(*rows))
+                    .sum();
+                later += unseen + seen;
+                early += unseen;
+            }
+            later_rows += later;
+            early_rows += early;
+            let fits = later_rows <= u64::from(share_rows) && (first > 0 || held == 0 || early_rows <= room);
+            if !fits || step >= self.window_ends[first] as usize {
+                (0..self.owners.len()).for_each(|owner| times.set(owner, step, true));
+                first = step;
+                (later_rows, early_rows) = (0, 0);
+            }
+        }
+        times
+    }
+
+    /// Rows that are held at the start.
+    fn held_rows(&self) -> u64 {
+        let used: u64 = (0..self.steps)
+            .flat_map(|step| self.owners.iter().map(move |owner| u64::from(owner.again(step)[0])))
+            .sum();
+        used + u64::from(self.idle_rows)
+    }
+
+    /// Per step the delivery time of `owner` at which its uses are due.
+    fn due(&self, times: &DeliveryTimes, owner: usize) -> Vec<usize> {
+        let at = times.of(owner);
+        let mut last = 0;
+        (0..self.steps)
+            .map(|step| {
+                if at.get(step) == Some(&true) || step >= self.window_ends[last] as usize {
+                    last = step;
+                }
+                last
+            })
+            .collect()
+    }
+}
+
+/// Per node the gap from which it could be held: 0 if it is held at the start, else [`NEVER`].
+fn held_from_start(held: &[HeldRow], book: &PartitionBook, rank: Rank) -> Result<Vec<u32>, PlanError> {
+    let mut held_from = vec![NEVER; book.nodes() as usize];
+    let mut before = None;
+    for row in held {
+        let refuse = |reason| PlanError::BadState {
+            owner: row.owner,
+            row: row.row,
+            slot: row.slot,
+            reason,
+        };
+        if !is_remote_row(book, rank, row.owner, row.row) {
+            return Err(refuse("no other part has that row"));
+        }
+        if before.is_some_and(|before| before >= (row.owner, row.row)) {
+            return Err(refuse("rows are not in ascending order, each once"));
+        }
+        before = Some((row.owner, row.row));
+        let node: NodeId = book.range(row.owner).start + row.row;
+        held_from[node as usize] = 0;
+    }
+    Ok(held_from)
+}
