@@ -144,9 +144,17 @@ fn line(points: Vec<(f64, f64)>) -> Pieces {
     [vec![points], dots].concat()
 }
 
+/// As few figures as colours allow, as even as can be, with one scale of the y axis for all.
 fn in_figures(plot: &Plot<'_>, title: &str, series: &[Series]) -> Result<String, PlotError> {
-    let figures = series.chunks(MOST_SERIES).map(|some| drawn(plot, title, some));
-    figures.collect()
+    let points = series.iter().flat_map(|(_, pieces)| pieces).flatten();
+    let highest = points.map(|point| point.1).fold(0.0, f64::max);
+    let plot = Plot {
+        y_max: (highest > 0.0).then_some(highest * 1.06),
+        ..*plot
+    };
+    let figures = series.len().div_ceil(MOST_SERIES).max(1);
+    let some = series.chunks(series.len().div_ceil(figures).max(1));
+    some.map(|some| drawn(&plot, title, some)).collect()
 }
 
 fn drawn(plot: &Plot<'_>, title: &str, series: &[Series]) -> Result<String, PlotError> {
