@@ -21,7 +21,7 @@ pub mod gate;
 pub mod launcher;
 pub mod lifetime;
 pub mod machine;
-mod metis_child;
+pub mod metis_child;
 pub mod owner;
 pub mod placement;
 pub mod planner;

@@ -1,7 +1,7 @@
 //! From feature rows to the input of the first layer: gathering, and the mean over each destination's picks.
 //!
 //! The kernels here are the only code that aggregates on the CPU. The loader calls them to pre-aggregate
-//! ([`assemble_input`]) and the layers call them in training ([`segment_mean`] and its [`backward`]), so both ways give
+//! ([`assemble_input`]) and the layers call them in training ([`segment_mean`] and its `backward`), so both ways give
 //! the same bits: a mean is the sum of the picked rows in the order of the block, then one division.
 //!
 //! Every output row is written by one task, so the number of threads never shows in a result.

@@ -12,16 +12,16 @@
 //! | labels | `node-label.npy` | whole numbers (also as floats) `[N]` or `[N, 1]`; -1 and NaN are unlabelled |
 //! | splits | `split/{train,valid,test}.npy` | node ids; no node twice |
 //!
-//! The steps, in the order of this module's files: [`edges`] reads edges as a stream, twice; [`structure`] sorts them
-//! into rows by counting; [`labels`] checks labels and splits; [`features`] copies dense features, and reduces wide sparse
-//! ones by [`svd`] to a few dense columns. [`npz`] reads SciPy's archives, [`dense`] is the linear algebra that `svd`
+//! The steps, in the order of this module's files: `edges` reads edges as a stream, twice; `structure` sorts them
+//! into rows by counting; `labels` checks labels and splits; `features` copies dense features, and reduces wide sparse
+//! ones by `svd` to a few dense columns. `npz` reads SciPy's archives, `dense` is the linear algebra that `svd`
 //! needs.
 //!
 //! **Defaults** are those of `dgl.to_bidirected`: every edge is stored in both directions, edges that were given twice
 //! (also once in each direction) are stored once, self-loops stay. All are counted.
 //!
 //! **Memory**: 4 bytes per stored edge and about 20 per node, beside the features: dense ones pass through one buffer,
-//! sparse ones take what [`svd`] states.
+//! sparse ones take what `svd` states.
 
 use std::path::{Path, PathBuf};
 

@@ -18,7 +18,7 @@ const REMOVALS: u32 = 100;
 
 #[derive(Debug, clap::Args)]
 pub struct MachineArgs {
-    /// Address of the supervisor: HOST:PORT, IPv4:PORT or [IPv6]:PORT
+    /// Address of the supervisor, HOST:PORT; an IPv6 address stands in brackets
     #[arg(long, value_name = "ADDR")]
     pub join: String,
     /// Folder with the manifest.json and the parts that this machine holds
