@@ -76,17 +76,25 @@ pub trait Policy: Send + Sync {
 
     /// Slots of the arena that `rank` needs when the user grants `asked`: never more than the rows that the rank does not
     /// own. `full` ignores what was granted.
-    fn budget_rows(&self, book: &PartitionBook, rank: Rank, asked: u32) -> u32;
+    fn budget_rows(&self, book: &PartitionBook, rank: Rank, asked: u32) -> u32 {
+        asked.min(book.remote_nodes(rank))
+    }
 
     /// Whether plans get better when [`PlanInput::next`] is given.
-    fn needs_next_epoch(&self) -> bool;
+    fn needs_next_epoch(&self) -> bool {
+        false
+    }
 
     /// Whether what is held at the end of an epoch is the state of the next one.
-    fn keeps_across_epochs(&self) -> bool;
+    fn keeps_across_epochs(&self) -> bool {
+        false
+    }
 
     /// What is fetched once, before the first step of a run and again after a resume or a rejoin. Empty unless the policy
     /// is static.
-    fn fill(&self, book: &PartitionBook, rank: Rank, budget_rows: u32) -> Fill;
+    fn fill(&self, _book: &PartitionBook, _rank: Rank, _budget_rows: u32) -> Fill {
+        Fill::default()
+    }
 
     /// What a static policy ranks rows by. Whoever runs it computes these scores and gives them to
     /// [`fill_scored`](Self::fill_scored), at every fill the same.

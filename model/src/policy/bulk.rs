@@ -45,8 +45,8 @@ use self::sweep::{DirectRow, HeldWindow, Sweep};
 use self::timed::TimedPlanner;
 use super::delivery::Search;
 use super::slots::{Slots, Times, push_requests, sort_requests};
-use super::{Fill, PlanError, PlanInput, Planner, Policy, global_ids};
-use crate::book::{NodeId, PartitionBook, Rank};
+use super::{PlanError, PlanInput, Planner, Policy, global_ids};
+use crate::book::{NodeId, PartitionBook};
 use crate::plan::{BatchPlan, CacheState, Keep, Place, Request, WindowPlan};
 
 /// Our policy: bulk requests per window, retention by next use, a cache that lives across epochs.
@@ -77,20 +77,12 @@ impl Policy for Bulk {
         "bulk"
     }
 
-    fn budget_rows(&self, book: &PartitionBook, rank: Rank, asked: u32) -> u32 {
-        asked.min(book.remote_nodes(rank))
-    }
-
     fn needs_next_epoch(&self) -> bool {
         true
     }
 
     fn keeps_across_epochs(&self) -> bool {
         true
-    }
-
-    fn fill(&self, _book: &PartitionBook, _rank: Rank, _budget_rows: u32) -> Fill {
-        Fill::default()
     }
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {

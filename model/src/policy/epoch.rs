@@ -9,8 +9,8 @@
 use super::frequencies::Frequencies;
 use super::slots::{Slots, Times, push_requests};
 use super::step_by_step::{StepByStep, StepPlanner};
-use super::{Fill, PlanError, PlanInput, Planner, Policy, global_ids, read_step};
-use crate::book::{NodeId, PartitionBook, Rank};
+use super::{PlanError, PlanInput, Planner, Policy, global_ids, read_step};
+use crate::book::NodeId;
 use crate::plan::{BatchPlan, CacheState, Request};
 
 /// RapidGNN's policy: one hot set per epoch.
@@ -20,22 +20,6 @@ pub struct Epoch;
 impl Policy for Epoch {
     fn name(&self) -> &'static str {
         "epoch"
-    }
-
-    fn budget_rows(&self, book: &PartitionBook, rank: Rank, asked: u32) -> u32 {
-        asked.min(book.remote_nodes(rank))
-    }
-
-    fn needs_next_epoch(&self) -> bool {
-        false
-    }
-
-    fn keeps_across_epochs(&self) -> bool {
-        false
-    }
-
-    fn fill(&self, _book: &PartitionBook, _rank: Rank, _budget_rows: u32) -> Fill {
-        Fill::default()
     }
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {

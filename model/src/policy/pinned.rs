@@ -24,18 +24,6 @@ impl Policy for OnDemand {
         0
     }
 
-    fn needs_next_epoch(&self) -> bool {
-        false
-    }
-
-    fn keeps_across_epochs(&self) -> bool {
-        false
-    }
-
-    fn fill(&self, _book: &PartitionBook, _rank: Rank, _budget_rows: u32) -> Fill {
-        Fill::default()
-    }
-
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
         input.check_cold(self.name())?;
         plan_pinned(input)
@@ -49,10 +37,6 @@ impl Policy for Full {
 
     fn budget_rows(&self, book: &PartitionBook, rank: Rank, _asked: u32) -> u32 {
         book.remote_nodes(rank)
-    }
-
-    fn needs_next_epoch(&self) -> bool {
-        false
     }
 
     fn keeps_across_epochs(&self) -> bool {

@@ -23,8 +23,8 @@ use std::cmp::Reverse;
 
 use super::slots::{Slots, Times, push_requests};
 use super::step_by_step::{StepByStep, StepPlanner};
-use super::{Fill, PlanError, PlanInput, Planner, Policy, global_ids, read_step};
-use crate::book::{NodeId, PartitionBook, Rank};
+use super::{PlanError, PlanInput, Planner, Policy, global_ids, read_step};
+use crate::book::NodeId;
 use crate::plan::{BatchPlan, CacheState, Keep, Place, Request};
 
 /// A cache that knows the past only, by what it keeps.
@@ -47,20 +47,8 @@ impl Policy for Replacement {
         }
     }
 
-    fn budget_rows(&self, book: &PartitionBook, rank: Rank, asked: u32) -> u32 {
-        asked.min(book.remote_nodes(rank))
-    }
-
-    fn needs_next_epoch(&self) -> bool {
-        false
-    }
-
     fn keeps_across_epochs(&self) -> bool {
         true
-    }
-
-    fn fill(&self, _book: &PartitionBook, _rank: Rank, _budget_rows: u32) -> Fill {
-        Fill::default()
     }
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {

@@ -28,23 +28,11 @@ impl Policy for StaticByScore {
         }
     }
 
-    fn budget_rows(&self, book: &PartitionBook, rank: Rank, asked: u32) -> u32 {
-        asked.min(book.remote_nodes(rank))
-    }
-
-    fn needs_next_epoch(&self) -> bool {
-        false
-    }
-
     fn keeps_across_epochs(&self) -> bool {
         true
     }
 
-    /// Nothing: without scores no row is better than another. See [`fill_scored`](Policy::fill_scored).
-    fn fill(&self, _book: &PartitionBook, _rank: Rank, _budget_rows: u32) -> Fill {
-        Fill::default()
-    }
-
+    // `fill` stays empty: without scores no row is better than another.
     fn score_kind(&self) -> Option<ScoreKind> {
         Some(self.kind)
     }

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use super::frequencies::Frequencies;
 use super::slots::{Slots, Times, push_requests, sort_requests};
-use super::{Fill, PlanError, PlanInput, Planner, Policy, global_ids, read_step};
+use super::{PlanError, PlanInput, Planner, Policy, global_ids, read_step};
 use crate::batch::RemoteRows;
-use crate::book::{NodeId, PartitionBook, Rank};
+use crate::book::NodeId;
 use crate::plan::{BatchPlan, CacheState, Request, WindowPlan};
 
 /// GreenGNN's policy: a hot set per window, fetched one window ahead.
@@ -24,22 +24,6 @@ pub struct Window;
 impl Policy for Window {
     fn name(&self) -> &'static str {
         "window"
-    }
-
-    fn budget_rows(&self, book: &PartitionBook, rank: Rank, asked: u32) -> u32 {
-        asked.min(book.remote_nodes(rank))
-    }
-
-    fn needs_next_epoch(&self) -> bool {
-        false
-    }
-
-    fn keeps_across_epochs(&self) -> bool {
-        false
-    }
-
-    fn fill(&self, _book: &PartitionBook, _rank: Rank, _budget_rows: u32) -> Fill {
-        Fill::default()
     }
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
