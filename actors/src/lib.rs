@@ -6,11 +6,12 @@
 //! 2. [`supervisor`] waits for machines to join over the [`control`] plane, where [`gate`]s speak the [`protocol`], and
 //!    decides the [`placement`] of ranks.
 //! 3. [`machine`] connects its lanes ([`wiring`], [`owner`], [`transport`], [`shard`]) and starts its [`rank`]s.
-//! 4. A rank is a [`presampler`], its initial [`filling`], a [`planner`], a [`prefetcher`] with its [`arena`], and a [`trainer`] that averages
-//!    gradients in a [`collective`].
+//! 4. A rank is a [`presampler`], its initial [`filling`], a [`planner`], a [`prefetcher`] with its [`arena`] and the
+//!    assembly of batches, and a [`trainer`] that averages gradients in a [`collective`].
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
 
 pub mod arena;
+mod assembly;
 pub mod causes;
 pub mod cli;
 pub mod collective;

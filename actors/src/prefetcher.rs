@@ -2,11 +2,10 @@
 //! the one before trains, and keeps the arena as the plan wants it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use greengnn_model::assemble::{AssembleError, InputBuffers, assemble_input};
-use greengnn_model::batch::{Block, MiniBatch};
+use greengnn_model::assemble::{AssembleError, InputBuffers};
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
@@ -18,6 +17,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::arena::RowArena;
+use crate::assembly::Assembly;
 use crate::planner::Planned;
 use crate::presampler::EpochTrace;
 use crate::report::summary::Planned as PlannedCounts;
@@ -433,112 +433,5 @@ impl RowSink for PlacedRows {
                 Place::Direct(index) => unsafe { self.direct.write(index, row) },
             }
         }
-    }
-}
-
-/// Everything that the assembly of one batch needs, on a thread of its own.
-struct Assembly {
-    rank: Rank,
-    book: Arc<PartitionBook>,
-    part: Arc<PartStore>,
-    arena: Arc<RowArena>,
-    direct: Arc<RowArena>,
-    trace: Arc<EpochTrace>,
-    width: usize,
-    preaggregate: bool,
-    verify: bool,
-    buffers: Arc<Mutex<InputBuffers>>,
-}
-
-impl Assembly {
-    fn run(self, plan: BatchPlan) -> Result<(AssembledBatch, BatchPlan), PrefetchError> {
-        let (rank, step) = (self.rank, plan.step);
-        let batch = self
-            .trace
-            .batch(step)
-            .map_err(|source| PrefetchError::Trace { rank, step, source })?;
-        let rows = self.rows(&batch, &plan)?;
-        let empty = Block {
-            offsets: vec![0],
-            ..Block::default()
-        };
-        let outermost = batch.blocks.last().unwrap_or(&empty);
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let input = assemble_input(&rows, outermost, self.width, self.preaggregate, &mut buffers)
-            .map_err(|source| PrefetchError::Assemble { rank, step, source })?;
-        drop(buffers);
-        let first = self.book.range(rank).start;
-        let labels = self.part.labels();
-        let labels = batch
-            .seeds()
-            .iter()
-            .map(|seed| labels[(seed - first) as usize])
-            .collect();
-        let key = self.trace.key(step);
-        Ok((
-            AssembledBatch {
-                key,
-                input,
-                blocks: batch.blocks,
-                labels,
-            },
-            plan,
-        ))
-    }
-
-    /// The feature row of every node of the batch: from the rank's own part, the arena, or the batch's own buffer.
-    fn rows(&self, batch: &MiniBatch, plan: &BatchPlan) -> Result<Vec<&[f32]>, PrefetchError> {
-        let step = plan.step;
-        let misfit = |what: String| PrefetchError::PlanDoesNotFit {
-            rank: self.rank,
-            step,
-            what,
-        };
-        let needed = batch.remote.len();
-        if needed != plan.places.len() {
-            return Err(misfit(format!(
-                "the batch needs {needed} remote rows, the plan has {}",
-                plan.places.len()
-            )));
-        }
-        // Where each owner's rows start among the places.
-        let mut starts = vec![(0, &[][..]); usize::from(self.book.parts())];
-        let mut start = 0;
-        for owned in &batch.remote.owners {
-            starts[usize::from(owned.owner)] = (start, &owned.rows[..]);
-            start += owned.rows.len();
-        }
-        let mut rows = Vec::with_capacity(batch.nodes.len());
-        for node in &batch.nodes {
-            let home = self.book.row_home(*node);
-            if home.owner == self.rank {
-                rows.push(self.part.feature_row(home.row));
-                continue;
-            }
-            let (start, owned) = starts[usize::from(home.owner)];
-            let Ok(index) = owned.binary_search(&home.row) else {
-                return Err(misfit(format!(
-                    "row {} of part {} is not among its remote rows",
-                    home.row, home.owner
-                )));
-            };
-            // SAFETY: the request that fills the place was answered before the assembly, and the plan keeps the row until
-            // after it.
-            let row = match plan.places[start + index] {
-                Place::Slot(slot) => unsafe { self.arena.row(slot) },
-                Place::Direct(direct) => unsafe { self.direct.row(direct) },
-            };
-            if self.verify && RowArena::is_poisoned(row) {
-                let (owner, row) = (home.owner, home.row);
-                return Err(PrefetchError::Unwritten {
-                    rank: self.rank,
-                    step,
-                    owner,
-                    row,
-                });
-            }
-            rows.push(row);
-        }
-        Ok(rows)
     }
 }
