@@ -12,15 +12,19 @@
 //!   the readings of all machines make a total.
 //! - [`process`] has what is exact on every machine: CPU seconds and peak memory.
 //! - [`simulator`] prices a plan before it runs, and says how good the choice that follows from it is.
+//! - [`calibration`] learns what the simulator's order lacks, on the hardware that a [`fingerprint`] names.
 //! - [`statistics`] has means and intervals of repeated runs, and refuses savings between figures of different quality.
 //! - [`quality`] says how a figure was obtained, and [`format`](mod@format) never prints a joule without it.
 //!
 //! Nothing here panics, blocks without a bound, or gives 0 for a thing that it could not read.
 
+pub mod calibration;
 pub mod clock;
 pub mod counter;
 pub mod domain;
 pub mod estimate;
+pub mod files;
+pub mod fingerprint;
 pub mod format;
 pub mod meter;
 pub mod nvml;
