@@ -5,6 +5,7 @@
 //! - [`rapl`] reads the processor's energy counters from the kernel's powercap tree, [`nvml`] those of NVIDIA GPUs, and
 //!   [`estimate`] computes a figure from CPU use where there is no counter.
 //! - [`counter`] turns raw counters, which wrap and reset, and power readings, which have holes, into joules and gaps.
+//! - [`clocks`] lowers GPU clocks for a while and restores them whatever happens.
 //! - [`domain`] names what is metered, so that a counter that several processes read is counted once.
 //! - [`meter`] is one thread per process that reads all of them every 50 ms; [`timeline`] keeps the power over time, in
 //!   bounded memory.
@@ -20,6 +21,7 @@
 
 pub mod calibration;
 pub mod clock;
+pub mod clocks;
 pub mod counter;
 pub mod domain;
 pub mod estimate;
