@@ -116,7 +116,7 @@ impl Assembly {
                     row,
                 });
             }
-            rows.push(row);
+            rows.push(bytemuck::cast_slice(row));
         }
         Ok(rows)
     }

@@ -95,6 +95,8 @@ pub struct Prefetcher {
     /// Slots of exactly the budget.
     pub arena: Arc<RowArena>,
     pub width: usize,
+    /// Bytes of one encoded row.
+    pub row_bytes: usize,
     pub preaggregate: bool,
     pub verify: bool,
     /// One permit per batch that may be assembled; the trainer gives one back per finished step.
@@ -115,7 +117,7 @@ impl Prefetcher {
                 phase: Phase::Setup,
             },
         };
-        let none = Arc::new(RowArena::new(0, self.width));
+        let none = Arc::new(RowArena::new(0, self.row_bytes));
         let mut traffic = Traffic::default();
         let asked: Vec<Asked> = fill
             .requests
@@ -207,7 +209,7 @@ impl Prefetcher {
         due: Vec<Request>,
     ) -> Result<PreparedBatch, PrefetchError> {
         let step = plan.step;
-        let direct = execution.assembly_buffer(plan.direct_rows as usize, self.width, self.verify);
+        let direct = execution.assembly_buffer(plan.direct_rows as usize, self.row_bytes, self.verify);
         for request in due {
             let phase = execution.phase(request.needed_by_step);
             held.rows += slots_of(&request);
@@ -285,12 +287,12 @@ impl Prefetcher {
     /// Sends a request; its rows land where the plan wants them.
     fn ask(&self, caller: Caller, request: Request, direct: &Arc<RowArena>) -> Asked {
         let rows = request.rows.len() as u64;
-        let bytes = rows * (self.width * request.dtype.bytes()) as u64;
+        let bytes = rows * self.row_bytes as u64;
         let sink = PlacedRows {
             arena: Arc::clone(&self.arena),
             direct: Arc::clone(direct),
             places: request.places,
-            width: self.width,
+            row_bytes: self.row_bytes,
         };
         let transport = Arc::clone(&self.transport);
         let answer = tokio::spawn(async move {
@@ -388,14 +390,14 @@ impl Execution {
 
     /// A buffer for rows that come directly for one batch. The last one is used again if it is large enough and nobody
     /// holds it any more.
-    fn assembly_buffer(&mut self, rows: usize, width: usize, verify: bool) -> Arc<RowArena> {
+    fn assembly_buffer(&mut self, rows: usize, row_bytes: usize, verify: bool) -> Arc<RowArena> {
         let spare = self
             .spare
             .take()
             .filter(|spare| spare.rows() >= rows && Arc::strong_count(spare) == 1);
         match spare {
             Some(spare) if !verify => spare,
-            _ => Arc::new(RowArena::for_run(rows, width, verify)),
+            _ => Arc::new(RowArena::for_run(rows, row_bytes, verify)),
         }
     }
 }
@@ -421,12 +423,12 @@ struct PlacedRows {
     arena: Arc<RowArena>,
     direct: Arc<RowArena>,
     places: Vec<Place>,
-    width: usize,
+    row_bytes: usize,
 }
 
 impl RowSink for PlacedRows {
-    fn accept(&mut self, first: usize, values: &[f32]) {
-        for (place, row) in self.places[first..].iter().zip(values.chunks_exact(self.width)) {
+    fn accept(&mut self, first: usize, rows: &[u8]) {
+        for (place, row) in self.places[first..].iter().zip(rows.chunks_exact(self.row_bytes)) {
             // SAFETY: the plan gives every place to one request, between its issue and the step that needs it.
             match *place {
                 Place::Slot(slot) => unsafe { self.arena.write(slot, row) },

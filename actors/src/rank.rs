@@ -13,7 +13,7 @@ use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Phase, Traffic};
 use greengnn_model::layers::{NamedParameter, Trainable};
-use greengnn_model::plan::CacheState;
+use greengnn_model::plan::{CacheState, RowType};
 use greengnn_model::policy::Policy;
 use greengnn_model::sampling::StepCounts;
 use greengnn_model::store::PartStore;
@@ -161,6 +161,7 @@ fn start_workers(
     let epoch_permits = Arc::new(Semaphore::new(EPOCHS_AHEAD));
     let ahead = Arc::new(Semaphore::new(1 + config.ahead as usize));
     let width = start.part.manifest().features;
+    let row_bytes = width * RowType::F32.bytes();
     let (trace_sender, traces) = mpsc::channel(EPOCHS_AHEAD);
     // Batches are bounded by `ahead`; the borders of an epoch need room beside them.
     let (batch_sender, batches) = mpsc::channel(4);
@@ -201,8 +202,9 @@ fn start_workers(
         book: Arc::clone(&start.book),
         part: start.part,
         transport: start.transport,
-        arena: Arc::new(RowArena::for_run(start.budget_rows as usize, width, config.verify)),
+        arena: Arc::new(RowArena::for_run(start.budget_rows as usize, row_bytes, config.verify)),
         width,
+        row_bytes,
         preaggregate: start.preaggregate,
         verify: config.verify,
         ahead: Arc::clone(&ahead),

@@ -53,9 +53,14 @@ impl PartShard {
         self.data.width()
     }
 
-    /// The features of a local row, which must be below [`rows`](Self::rows).
-    pub fn row(&self, row: u32) -> &[f32] {
-        self.data.row(row)
+    /// Bytes of one row as it is served.
+    pub fn row_bytes(&self) -> usize {
+        self.width() * size_of::<f32>()
+    }
+
+    /// A local row as it travels; it must be below [`rows`](Self::rows).
+    pub fn encoded_row(&self, row: u32) -> &[u8] {
+        bytemuck::cast_slice(self.data.row(row))
     }
 
     pub fn data(&self) -> &dyn ShardData {
@@ -157,7 +162,7 @@ impl ServedLedger {
 
 /// What one process wrote to its sockets, by period, and the row bytes that arrived on them, by rank and period.
 ///
-/// Bytes are counted once, by the writer, headers included. Arrivals are counted by the reader and hold feature values
+/// Bytes are counted once, by the writer, headers included. Arrivals are counted by the reader and hold encoded rows
 /// alone, so that arrived bytes over the bytes of a row are the rows that crossed: an account that is independent of
 /// the owners' [`ServedLedger`].
 #[derive(Debug, Default)]
@@ -194,7 +199,7 @@ impl WireLedger {
         lock(&self.written).values().sum()
     }
 
-    /// Bytes of feature values that came in over sockets so far.
+    /// Bytes of encoded rows that came in over sockets so far.
     pub fn arrived_row_bytes(&self) -> BTreeMap<(Rank, Period), u64> {
         lock(&self.arrived).clone()
     }

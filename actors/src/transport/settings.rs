@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Columns of a feature row at most. A reply that claims more is refused before anything is allocated.
-pub const MAX_ROW_WIDTH: usize = 1 << 20;
+/// Bytes of an encoded feature row at most. A reply that claims more is refused before anything is allocated.
+pub const MAX_ROW_BYTES: usize = 4 << 20;
 
 /// Limits and deadlines of lanes; the same on every machine of a run.
 ///

@@ -28,13 +28,13 @@ pub(super) fn caller() -> Caller {
     }
 }
 
-/// Collects rows.
+/// Collects f32 rows.
 #[derive(Default)]
 pub(super) struct Rows(pub Vec<f32>);
 
 impl RowSink for Rows {
-    fn accept(&mut self, _: usize, values: &[f32]) {
-        self.0.extend_from_slice(values);
+    fn accept(&mut self, _: usize, rows: &[u8]) {
+        self.0.extend(bytemuck::pod_collect_to_vec::<u8, f32>(rows));
     }
 }
 

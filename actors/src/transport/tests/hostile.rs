@@ -88,12 +88,12 @@ impl Impostor {
     }
 }
 
-/// A frame of rows `width` wide that answers the first request of a lane.
+/// A frame of f32 rows `width` wide that answers the first request of a lane.
 fn rows_frame(width: u32, values: &[f32]) -> Vec<u8> {
     let mut frame = Vec::new();
     start_frame(&mut frame);
     frame.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-    finish_frame(&mut frame, FrameKind::Rows, 1, width, false);
+    finish_frame(&mut frame, FrameKind::Rows, 1, width * 4, false);
     frame
 }
 
