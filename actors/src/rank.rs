@@ -161,7 +161,7 @@ fn start_workers(
     let epoch_permits = Arc::new(Semaphore::new(EPOCHS_AHEAD));
     let ahead = Arc::new(Semaphore::new(1 + config.ahead as usize));
     let width = start.part.manifest().features;
-    let row_bytes = width * RowType::F32.bytes();
+    let row_bytes = RowType::F32.row_bytes(width);
     let (trace_sender, traces) = mpsc::channel(EPOCHS_AHEAD);
     // Batches are bounded by `ahead`; the borders of an epoch need room beside them.
     let (batch_sender, batches) = mpsc::channel(4);

@@ -182,7 +182,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
             .for_each(|rank| hosts[usize::from(*rank)].clone_from(&machine.name));
     }
     let choice: DeviceChoice = config.device.parse()?;
-    let row_bytes = manifest.features * RowType::F32.bytes();
+    let row_bytes = RowType::F32.row_bytes(manifest.features);
     let mut seats = Vec::new();
     let mut budgets = BTreeMap::new();
     let mut device_name = String::new();

@@ -133,7 +133,7 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
     }
     let rank = rank.unwrap_or(0);
     let book = Arc::new(manifest.book.clone());
-    let row_bytes = manifest.features * RowType::F32.bytes();
+    let row_bytes = RowType::F32.row_bytes(manifest.features);
     let uses = RunUses::new(epochs.iter().map(|epoch| &**epoch), 0, &book, rank)?;
     let case = Case {
         asked_rows: args.budget.rows(row_bytes, book.remote_nodes(rank)),
