@@ -171,6 +171,7 @@ impl Dialer {
         link::configure(&stream, settings.silence_timeout)?;
         let hello = Hello {
             purpose,
+            row_type: settings.row_type,
             checksums: settings.checksums,
             chunk_bytes: u32::try_from(settings.chunk_bytes).unwrap_or(u32::MAX),
             ticket,

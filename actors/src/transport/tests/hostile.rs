@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use greengnn_model::row_type::RowType;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -207,6 +208,7 @@ async fn greeted(serving: &Machine, bytes: &[u8]) -> Option<Welcome> {
 fn hello(ticket: &Ticket) -> Hello {
     Hello {
         purpose: LanePurpose::Reads,
+        row_type: RowType::F32,
         checksums: false,
         chunk_bytes: 1 << 20,
         ticket: ticket.clone(),
