@@ -9,6 +9,8 @@
 //! 4. A rank is a [`presampler`], its initial [`filling`], a [`planner`], a [`prefetcher`] with its [`arena`] and the
 //!    assembly of batches, and a [`trainer`] that averages gradients in a [`collective`].
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
+//!
+//! [`offline`] samples what a run will need without any of this, to tell what it will cost.
 
 pub mod arena;
 mod assembly;
@@ -23,6 +25,7 @@ pub mod launcher;
 pub mod lifetime;
 pub mod machine;
 pub mod metis_child;
+pub mod offline;
 pub mod owner;
 pub mod placement;
 pub mod planner;
