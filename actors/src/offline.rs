@@ -144,7 +144,8 @@ impl OfflineParts {
             };
             let is_last = epoch + 1 == config.epochs;
             let evaluated_steps = steps.valid + if is_last { steps.test } else { 0 };
-            run.epochs.push(Arc::new(trained.followed_by(&evaluated, evaluated_steps)));
+            run.epochs
+                .push(Arc::new(trained.followed_by(&evaluated, evaluated_steps)));
             run.training.push(sampling);
             if config.resample == Resample::Never {
                 replayed = Some(trained);
@@ -157,7 +158,12 @@ impl OfflineParts {
     ///
     /// # Errors
     /// A damaged part.
-    pub fn scores(&self, kind: ScoreKind, config: &TrainConfig, rank: Rank) -> Result<(Vec<f64>, Sampling), OfflineError> {
+    pub fn scores(
+        &self,
+        kind: ScoreKind,
+        config: &TrainConfig,
+        rank: Rank,
+    ) -> Result<(Vec<f64>, Sampling), OfflineError> {
         match kind {
             ScoreKind::Degree => {
                 let degrees = out_degrees(self.topologies(), self.book.nodes())?;

@@ -31,7 +31,12 @@ impl EnergyTotal {
     /// The parts of the total by device. Together they are the total, and each has the quality of its own parts.
     pub fn by_device(&self) -> DeviceEnergy {
         let parts = || self.counted.iter().chain(&self.missing);
-        let of = |kinds: &[DomainKind]| parts().filter(|energy| kinds.contains(&energy.kind)).map(Joules::from).reduce(Joules::plus);
+        let of = |kinds: &[DomainKind]| {
+            parts()
+                .filter(|energy| kinds.contains(&energy.kind))
+                .map(Joules::from)
+                .reduce(Joules::plus)
+        };
         DeviceEnergy {
             gpu: of(&[DomainKind::Gpu]),
             cpu: of(&[DomainKind::Package, DomainKind::Estimate]),
@@ -119,7 +124,11 @@ mod tests {
         assert_eq!(devices.gpu, joules(90.0, Quality::Integrated));
         assert_eq!(devices.cpu, joules(20.0, Quality::Estimated));
         assert_eq!(devices.dram, joules(5.0, Quality::Measured));
-        let sum: f64 = [devices.gpu, devices.cpu, devices.dram].iter().flatten().filter_map(|part| part.joules).sum();
+        let sum: f64 = [devices.gpu, devices.cpu, devices.dram]
+            .iter()
+            .flatten()
+            .filter_map(|part| part.joules)
+            .sum();
         assert_eq!(Some(sum), total.joules);
     }
 
@@ -144,7 +153,10 @@ mod tests {
             dram: None,
         };
         let both = one.plus(one);
-        assert_eq!((both.gpu, both.cpu, both.dram), (joules(2.0, Quality::Measured), joules(4.0, Quality::Estimated), None));
+        assert_eq!(
+            (both.gpu, both.cpu, both.dram),
+            (joules(2.0, Quality::Measured), joules(4.0, Quality::Estimated), None)
+        );
         let partly = one.plus(DeviceEnergy { gpu: None, ..one });
         assert_eq!(partly.gpu, Some(Joules::default()));
     }

@@ -91,6 +91,11 @@ pub trait Policy: Send + Sync {
         false
     }
 
+    /// Whether what moves depends on [`PlanInput::window`].
+    fn uses_window(&self) -> bool {
+        false
+    }
+
     /// What is fetched once, before the first step of a run and again after a resume or a rejoin. Empty unless the policy
     /// is static.
     fn fill(&self, _book: &PartitionBook, _rank: Rank, _budget_rows: u32) -> Fill {

@@ -79,7 +79,13 @@ fn gamma_ratio(x: f64) -> f64 {
         x += 1.0;
     }
     let r = 1.0 / x;
-    let terms = [-1.0 / 8.0, 1.0 / 128.0, 5.0 / 1024.0, -21.0 / 32_768.0, -399.0 / 262_144.0];
+    let terms = [
+        -1.0 / 8.0,
+        1.0 / 128.0,
+        5.0 / 1024.0,
+        -21.0 / 32_768.0,
+        -399.0 / 262_144.0,
+    ];
     let series = terms.iter().rev().fold(0.0, |sum, term| (sum + term) * r);
     factor * x.sqrt() * (1.0 + series)
 }
@@ -117,7 +123,10 @@ mod tests {
         while freedom < 1e9 {
             freedom *= 1.07;
             let quantile = student_t_975(freedom);
-            assert!(quantile < before && quantile > Z_975, "{freedom}: {quantile} after {before}");
+            assert!(
+                quantile < before && quantile > Z_975,
+                "{freedom}: {quantile} after {before}"
+            );
             before = quantile;
         }
         assert!((student_t_975(MANY * (1.0 - 1e-9)) - student_t_975(MANY)).abs() < 1e-12);

@@ -97,7 +97,10 @@ mod tests {
         let evaluation = MemoryTrace::from_nodes(&book, steps);
         let training = MemoryTrace::from_nodes(&book, [(Purpose::Train, &[3][..])]);
         let epoch = training.followed_by(&evaluation, 1);
-        assert_eq!((epoch.steps(), epoch.purpose(0), epoch.purpose(1)), (2, Purpose::Train, Purpose::Valid));
+        assert_eq!(
+            (epoch.steps(), epoch.purpose(0), epoch.purpose(1)),
+            (2, Purpose::Train, Purpose::Valid)
+        );
         assert_eq!(epoch.remote_rows(1), evaluation.remote_rows(0));
         assert_eq!(training.followed_by(&evaluation, 9).steps(), 3);
     }

@@ -142,6 +142,23 @@ mod tests {
         }
     }
 
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
+        #[test]
+        fn a_policy_that_uses_no_window_moves_the_same_at_any(drawn in drawn(9, 7, 2), window in 1..9u32) {
+            let scores = vec![1.0; drawn.case.book.nodes() as usize];
+            let case = Case { window, ..drawn.case.clone() };
+            for name in POLICY_NAMES {
+                let policy = policy_by_name(name).unwrap();
+                if !policy.uses_window() {
+                    let count = |case| moves(&*policy, case, Some(&scores)).unwrap();
+                    prop_assert_eq!(count(&case), count(&drawn.case), "{}", name);
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_policy_without_its_scores_has_no_count() {
         let case = Case {
@@ -156,6 +173,9 @@ mod tests {
         let policy = policy_by_name("degree").unwrap();
         let error = moves(&*policy, &case, None).unwrap_err();
         assert!(matches!(error, ConformanceError::Fill(_)), "{error}");
-        assert_eq!(moves(&*policy, &case, Some(&[0.0, 1.0, 2.0])).unwrap().setup, Moves { requests: 1, rows: 1 });
+        assert_eq!(
+            moves(&*policy, &case, Some(&[0.0, 1.0, 2.0])).unwrap().setup,
+            Moves { requests: 1, rows: 1 }
+        );
     }
 }
