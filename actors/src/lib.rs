@@ -11,6 +11,7 @@
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
 //!
 //! [`doctor`] says beforehand what a computer can measure.
+//! [`offline`] samples what a run will need without any of this, to tell what it will cost.
 
 pub mod arena;
 mod assembly;
@@ -26,6 +27,7 @@ pub mod launcher;
 pub mod lifetime;
 pub mod machine;
 pub mod metis_child;
+pub mod offline;
 pub mod owner;
 pub mod placement;
 pub mod planner;

@@ -340,7 +340,8 @@ fn set_threads(config: &TrainConfig, own: &MachineInfo, machines: &[MachineInfo]
     }
 }
 
-fn parse_hash(text: &str) -> Result<[u8; 32], WiringError> {
+/// A hash of 64 hexadecimal digits.
+pub fn parse_hash(text: &str) -> Result<[u8; 32], WiringError> {
     let bad = || WiringError::BadHash(text.to_owned());
     if text.len() != 64 || !text.is_ascii() {
         return Err(bad());

@@ -10,7 +10,7 @@
 //! - [`meter`] is one thread per process that reads all of them every 50 ms; [`timeline`] keeps the power over time, in
 //!   bounded memory.
 //! - [`snapshot`] holds what the meter saw at one time; two of them make a reading of all domains over one window, and
-//!   the readings of all machines make a total.
+//!   the readings of all machines make a total, whose parts [`device`] sorts into GPUs, processors and memory.
 //! - [`process`] has what is exact on every machine: CPU seconds and peak memory.
 //! - [`simulator`] prices a plan before it runs, and says how good the choice that follows from it is.
 //! - [`calibration`] learns what the simulator's order lacks, on the hardware that a [`fingerprint`] names.
@@ -23,6 +23,7 @@ pub mod calibration;
 pub mod clock;
 pub mod clocks;
 pub mod counter;
+pub mod device;
 pub mod domain;
 pub mod estimate;
 pub mod files;
@@ -39,6 +40,7 @@ pub mod source;
 pub mod statistics;
 pub mod timeline;
 
+pub use device::{DeviceEnergy, Joules};
 pub use domain::{DomainKey, DomainKind};
 pub use format::format_joules;
 pub use meter::{GpuChoice, Meter, MeterConfig};

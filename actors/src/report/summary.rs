@@ -1,5 +1,6 @@
 //! The summary of a run: the stable names that scripts read. `docs/summary.md` describes every one.
 
+use greengnn_energy::device::DeviceEnergy;
 use greengnn_energy::quality::Quality;
 use greengnn_model::counters::Traffic;
 use greengnn_model::row_type::RowType;
@@ -86,6 +87,9 @@ pub struct PeriodSummary {
     /// None if the energy of any part of the period is not known.
     pub energy_j: Option<f64>,
     pub energy_quality: Quality,
+    /// The parts of that energy.
+    #[serde(default)]
+    pub energy_by_device: DeviceEnergy,
 }
 
 /// A summary that cannot be read.
@@ -171,6 +175,7 @@ impl PeriodSummary {
             sum.cache_hit_rows += period.cache_hit_rows;
             sum.cpu_s += period.cpu_s;
             sum.energy_quality = sum.energy_quality.max(period.energy_quality);
+            sum.energy_by_device = sum.energy_by_device.plus(period.energy_by_device);
             sum.energy_j = sum.energy_j.zip(period.energy_j).map(|(sum, part)| sum + part);
             sum
         })
