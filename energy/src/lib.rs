@@ -12,6 +12,7 @@
 //! - [`snapshot`] holds what the meter saw at one time; two of them make a reading of all domains over one window, and
 //!   the readings of all machines make a total, whose parts [`device`] sorts into GPUs, processors and memory.
 //! - [`process`] has what is exact on every machine: CPU seconds and peak memory.
+//! - [`profile`] has what a request and a row cost on a cluster, from probes.
 //! - [`simulator`] prices a plan before it runs, and says how good the choice that follows from it is.
 //! - [`calibration`] learns what the simulator's order lacks, on the hardware that a [`fingerprint`] names.
 //! - [`statistics`] has means and intervals of repeated runs, and refuses savings between figures of different quality.
@@ -32,6 +33,7 @@ pub mod format;
 pub mod meter;
 pub mod nvml;
 pub mod process;
+pub mod profile;
 pub mod quality;
 pub mod rapl;
 pub mod simulator;
