@@ -1,5 +1,7 @@
 //! What an owner serves: the feature rows and the neighbour samples of one part, and the ledgers that count it.
 
+mod encoded;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -11,10 +13,7 @@ use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::{NeighborQuery, NeighborReply, Topology, answer_query};
 use serde::{Deserialize, Serialize};
 
-mod encoded;
-
-use encoded::EncodedRows;
-
+use self::encoded::EncodedRows;
 use crate::transport::Caller;
 
 /// The stored data of one part: features and in-edges. The partition store implements it over its memory maps.
@@ -54,8 +53,8 @@ impl PartShard {
         }
     }
 
-    /// A part whose rows are served as `row_type`. Those that are not f32 are encoded once, into a file without a name in
-    /// `folder` that is as large as all of them.
+    /// A part whose rows are served as `row_type`. Those that are not f32 are encoded once, when they are first asked
+    /// for, into a file without a name in `folder` that is as large as all of them.
     ///
     /// # Errors
     /// The folder cannot be written or has too little room.

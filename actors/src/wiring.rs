@@ -148,7 +148,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
                 .await
                 .map_err(ended)??;
         }
-        hosted.add_shard(Arc::new(shard(&part, config.row_type, &work_folder)?));
+        hosted.add_shard(Arc::new(shard(&part, config.row_type, &work_folder).await?));
         hosted.add_inbox(Inbox::new(*rank, InboxLimits::default()));
         parts.insert(*rank, part);
     }
@@ -276,10 +276,11 @@ async fn open_lanes(
     .await?)
 }
 
-/// The part as it is served.
-fn shard(part: &Arc<PartStore>, row_type: RowType, folder: &Path) -> Result<PartShard, WiringError> {
-    let shard = PartShard::encoded(StoredShard(Arc::clone(part)), row_type, folder);
-    shard.map_err(|source| WiringError::Encode {
+/// The part as it is served. Taking room on disk may take a while where the file system has to write it.
+async fn shard(part: &Arc<PartStore>, row_type: RowType, folder: &Path) -> Result<PartShard, WiringError> {
+    let (stored, within) = (StoredShard(Arc::clone(part)), folder.to_owned());
+    let shard = tokio::task::spawn_blocking(move || PartShard::encoded(stored, row_type, &within)).await;
+    shard.map_err(ended)?.map_err(|source| WiringError::Encode {
         part: part.part(),
         row_type,
         folder: folder.to_owned(),
