@@ -19,6 +19,8 @@ pub(crate) enum LanePurpose {
     Reads = 1,
     /// Parcels, in one direction.
     Parcels = 2,
+    /// Streams, one after the other.
+    Streams = 3,
 }
 
 /// What the opener of a lane says.
@@ -108,6 +110,7 @@ impl Hello {
         let purpose = match head[10] {
             1 => LanePurpose::Reads,
             2 => LanePurpose::Parcels,
+            3 => LanePurpose::Streams,
             _ => return Err(misshapen("an unknown purpose")),
         };
         let name = String::from_utf8(name).map_err(|_| misshapen("a name that is not UTF-8"))?;
