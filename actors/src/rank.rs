@@ -201,6 +201,7 @@ fn start_workers(
         book: Arc::clone(&start.book),
         part: start.part,
         transport: start.transport,
+        delivery: config.delivery,
         arena: Arc::new(RowArena::for_run(start.budget_rows as usize, width, config.verify)),
         width,
         preaggregate: start.preaggregate,

@@ -409,6 +409,7 @@ impl ClusterState {
         Ok(RunSummary {
             version: SUMMARY_VERSION,
             policy: config.policy.clone(),
+            delivery: config.delivery,
             window: config.window,
             budget_rows: self.recorder.budget_rows(),
             held_rows_peak: self.recorder.held_rows_peak(),

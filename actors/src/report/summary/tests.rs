@@ -31,6 +31,7 @@ pub(crate) fn sample() -> RunSummary {
     RunSummary {
         version: SUMMARY_VERSION,
         policy: "bulk".into(),
+        delivery: Delivery::Stream,
         window: 16,
         budget_rows: 5_000,
         held_rows_peak: 4_321,
