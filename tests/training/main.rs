@@ -5,6 +5,7 @@
 //! - [`shapes`]: graphs and models that are not as one expects;
 //! - [`files`]: what a run prints and leaves behind;
 //! - [`joules`]: energy counters that a test advances.
+//! - [`streams`]: delivery by streams, one request per owner and epoch;
 //!
 //! And that training learns from the graph, below.
 
@@ -16,6 +17,7 @@ mod counts;
 mod files;
 mod joules;
 mod shapes;
+mod streams;
 
 use common::{debian_parts, serial, train_json};
 
