@@ -101,7 +101,7 @@ fn pieces(count: usize) -> Vec<Vec<u32>> {
 
 /// An owner and a rank that asks it.
 struct Ends {
-    lanes: LaneClient,
+    lanes: Arc<LaneClient>,
     values: Arc<Mutex<Vec<f32>>>,
     _listener: LaneListener,
 }
@@ -113,9 +113,10 @@ struct Place {
 }
 
 impl RowSink for Place {
-    fn accept(&mut self, first: usize, values: &[f32]) {
-        let mut places = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        places[self.start + first * WIDTH..][..values.len()].copy_from_slice(values);
+    fn accept(&mut self, first: usize, rows: &[u8]) {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let places: &mut [u8] = bytemuck::cast_slice_mut(&mut values[self.start + first * WIDTH..]);
+        places[..rows.len()].copy_from_slice(rows);
     }
 }
 
@@ -129,8 +130,9 @@ impl Ends {
         let listener = LaneListener::bind(loopback, Arc::clone(&serving), settings.clone()).await?;
         let asking = Arc::new(Hosted::new(MachineId::new("asking", 1)));
         let tickets = FromHosted(serving, asking.machine().clone());
+        let lanes = LaneClient::connect("serving", listener.local_addr(), tickets, asking, settings).await?;
         Ok(Self {
-            lanes: LaneClient::connect("serving", listener.local_addr(), tickets, asking, settings).await?,
+            lanes: Arc::new(lanes),
             values: Arc::new(Mutex::new(vec![0.0; FETCHED * WIDTH])),
             _listener: listener,
         })
@@ -156,8 +158,11 @@ impl Ends {
     async fn requests(&self, pieces: &[Vec<u32>]) -> Result<(), Failure> {
         let mut start = 0;
         for rows in pieces {
-            self.lanes.fetch_rows(CALLER, 0, rows, &mut self.place(start)).await?;
+            let (lanes, rows, mut place) = (Arc::clone(&self.lanes), rows.clone(), self.place(start));
             start += rows.len();
+            // On a task of its own, as the prefetcher asks: it lands while a batch trains.
+            let asking = tokio::spawn(async move { lanes.fetch_rows(CALLER, 0, &rows, &mut place).await });
+            asking.await??;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use tokio::task::{spawn_blocking, yield_now};
 
 use super::frame::{
     FrameHeader, FrameKind, MAX_REASON_BYTES, ParcelHead, ProtocolError, RefusalCode, RowsRequest, SampleRequest,
-    finish_frame, put_values, put_words, sample_words, start_frame,
+    finish_frame, put_words, sample_words, start_frame,
 };
 use super::hello::cut;
 use super::link::{self, Fault};
@@ -268,7 +268,7 @@ pub(super) struct RowReply {
 impl RowReply {
     pub fn new(service: &Service, shard: &Arc<PartShard>, id: u64, rows: Vec<u32>) -> Self {
         Self {
-            rows_per_frame: (service.chunk_bytes / (shard.width() * 4).max(1)).max(1),
+            rows_per_frame: (service.chunk_bytes / shard.row_bytes().max(1)).max(1),
             checksums: service.checksums,
             shard: Arc::clone(shard),
             id,
@@ -290,13 +290,13 @@ impl RowReply {
     /// Makes frame `index` in place of what `frame` holds.
     fn fill(&self, index: usize, frame: &mut Vec<u8>) {
         let rows = self.rows_of_frame(index);
-        let width = self.shard.width();
+        let row_bytes = self.shard.row_bytes();
         start_frame(frame);
-        frame.reserve(rows.len() * width * 4);
+        frame.reserve(rows.len() * row_bytes);
         for row in rows {
-            put_values(frame, self.shard.row(*row));
+            frame.extend_from_slice(self.shard.encoded_row(*row));
         }
-        finish_frame(frame, FrameKind::Rows, self.id, width as u32, self.checksums);
+        finish_frame(frame, FrameKind::Rows, self.id, row_bytes as u32, self.checksums);
     }
 }
 

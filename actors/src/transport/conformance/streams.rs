@@ -23,14 +23,14 @@ struct Kept(Arc<Mutex<Recording>>);
 
 struct Keeper {
     kept: Kept,
-    width: usize,
+    row_bytes: usize,
 }
 
 impl RowSink for Keeper {
-    fn accept(&mut self, first: usize, values: &[f32]) {
+    fn accept(&mut self, first: usize, rows: &[u8]) {
         let mut recording = lock(&self.kept.0);
-        let (recording, width) = (&mut *recording, self.width);
-        Recorder { recording, width }.accept(first, values);
+        let (recording, row_bytes) = (&mut *recording, self.row_bytes);
+        Recorder { recording, row_bytes }.accept(first, rows);
     }
 }
 
@@ -55,7 +55,7 @@ impl Subject {
         let kept = Kept::default();
         let sink = Keeper {
             kept: kept.clone(),
-            width: self.owner.width(),
+            row_bytes: self.owner.row_bytes(),
         };
         let arrival = stream.grant(Box::new(sink)).await.map_err(failed(rule))?;
         Ok((kept, arrival))
@@ -149,7 +149,7 @@ async fn deliveries_come_in_order(subject: &Subject) -> Result<(), Violation> {
             let beyond = stream
                 .grant(Box::new(Keeper {
                     kept: Kept::default(),
-                    width: 1,
+                    row_bytes: 1,
                 }))
                 .await;
             ensure!(9, beyond.is_err(), "a delivery was granted that nobody had scheduled");
@@ -245,7 +245,7 @@ async fn nothing_comes_that_is_not_granted(subject: &Subject) -> Result<(), Viol
         .map(|step| scheduled(step, Phase::Training, rows.clone()))
         .collect();
     stream.schedule(deliveries, true).await.map_err(failed(10))?;
-    let bound = subject.most_bytes_at_once.max(subject.owner.width() * 4);
+    let bound = subject.most_bytes_at_once.max(subject.owner.row_bytes());
     for granted in 0..3 {
         // Long enough for a transport that does not wait.
         tokio::time::sleep(Duration::from_millis(50)).await;

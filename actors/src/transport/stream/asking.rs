@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::super::client::{Dialer, reply_header, row_amount};
-use super::super::frame::{FrameKind, HEADER_BYTES, finish_frame, start_frame, words_from_wire};
+use super::super::frame::{FrameKind, HEADER_BYTES, finish_frame, start_frame};
 use super::super::hello::LanePurpose;
 use super::super::link::{self, Fault};
 use super::super::{BoxFuture, Caller, RowSink, TransportError};
@@ -173,10 +173,11 @@ impl RowStream for LaneStream {
                 return Err(self.channel.refused("no delivery is left in the schedule".to_owned()));
             };
             let (arrived, arriving) = oneshot::channel();
-            // A receiver that has ended drops what it is given, and the arrival says so.
-            let _ = self.granted.send(Granted { due, sink, arrived }).await;
+            // First, so that rows may be there when the receiver looks.
             self.channel.credit(due);
             self.channel.flush().await;
+            // A receiver that has ended drops what it is given, and the arrival says so.
+            let _ = self.granted.send(Granted { due, sink, arrived }).await;
             let channel = Arc::clone(&self.channel);
             Ok(arrival(arriving, move || channel.error(due.step, Fault::Closed)))
         })
@@ -316,7 +317,7 @@ impl Channel {
     async fn delivery(
         &self,
         reader: &mut BufReader<OwnedReadHalf>,
-        values: &mut Vec<f32>,
+        frame: &mut Vec<u8>,
         due: Due,
         sink: &mut dyn RowSink,
     ) -> Result<(), Fault> {
@@ -325,19 +326,17 @@ impl Channel {
             period: self.period(due.phase),
             ..self.caller
         };
-        let (rows, mut done, mut width) = (due.rows as usize, 0, None);
+        let (rows, mut done, mut row_bytes) = (due.rows as usize, 0, None);
         while done < rows {
             let header = reply_header(reader, self.checksums, settings.deadline, self.id, FrameKind::Rows).await?;
-            let amount = row_amount(&header, width, rows - done, settings.chunk_bytes)?;
-            width = Some(header.number);
-            values.resize(values.len().max(header.body_bytes / 4), 0.0);
-            let values = &mut values[..header.body_bytes / 4];
-            let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
-            link::read_exact(reader, bytes, settings.deadline).await?;
-            header.verify(self.checksums, || crc32c::crc32c(bytes))?;
-            words_from_wire(bytemuck::cast_slice_mut(values));
+            let amount = row_amount(&header, row_bytes, rows - done, settings.chunk_bytes)?;
+            row_bytes = Some(header.number);
+            frame.resize(frame.len().max(header.body_bytes), 0);
+            let arriving = &mut frame[..header.body_bytes];
+            link::read_exact(reader, arriving, settings.deadline).await?;
+            header.verify(self.checksums, || crc32c::crc32c(arriving))?;
             self.dialer.local.wire().rows_arrived(caller, header.body_bytes as u64);
-            sink.accept(done, values);
+            sink.accept(done, arriving);
             done += amount;
         }
         Ok(())
@@ -414,9 +413,9 @@ impl Schedule {
 /// Receives what is granted until nothing can be granted any more, or until the lane breaks.
 async fn receive(channel: Arc<Channel>, reader: OwnedReadHalf, mut turns: mpsc::Receiver<Granted>) {
     let mut reader = BufReader::with_capacity(READ_AHEAD, reader);
-    let mut values = Vec::new();
+    let mut frame = Vec::new();
     while let Some(Granted { due, mut sink, arrived }) = turns.recv().await {
-        let came = channel.delivery(&mut reader, &mut values, due, &mut *sink).await;
+        let came = channel.delivery(&mut reader, &mut frame, due, &mut *sink).await;
         drop(sink);
         let outcome = match came {
             Ok(()) => {

@@ -2,6 +2,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use greengnn_model::counters::Period;
+use greengnn_model::row_type::RowType;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -31,7 +32,8 @@ fn caller() -> Caller {
 struct Firsts(Arc<Mutex<Vec<f32>>>);
 
 impl RowSink for Firsts {
-    fn accept(&mut self, _: usize, values: &[f32]) {
+    fn accept(&mut self, _: usize, rows: &[u8]) {
+        let values = bytemuck::pod_collect_to_vec::<u8, f32>(rows);
         lock(&self.0).extend(values.chunks_exact(WIDTH).map(|row| row[0]));
     }
 }
@@ -196,6 +198,7 @@ impl Stranger {
             ticket: machine.hosted.tickets().issue(&id).unwrap(),
             machine: id,
             membership_epoch: 0,
+            row_type: RowType::F32,
         };
         let mut stream = TcpStream::connect(machine.listener.local_addr()).await.unwrap();
         stream.write_all(&hello.encode()).await.unwrap();
