@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use greengnn_model::layers::{DeviceChoice, LayerError};
+use greengnn_model::plan::Delivery;
 use greengnn_model::policy::{Budget, BudgetError, UnknownPolicy, policy_by_name};
 use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
@@ -14,6 +15,8 @@ use serde::{Deserialize, Serialize};
 pub struct TrainConfig {
     /// How remote rows are cached.
     pub policy: String,
+    /// How remote rows are asked for: request by request, or as one stream per owner and epoch.
+    pub delivery: Delivery,
     /// Steps per window: exact for `window`, a maximum for `bulk`.
     pub window: u32,
     /// Cache memory of a rank: a share of the rows that it does not own, bytes, or rows.
@@ -53,6 +56,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             policy: "bulk".to_owned(),
+            delivery: Delivery::Windowed,
             window: 16,
             budget: "25%".to_owned(),
             row_type: RowType::F32,
@@ -206,6 +210,10 @@ pub struct TrainFlags {
     /// [default: bulk]
     #[arg(long)]
     pub policy: Option<String>,
+    /// How remote rows are asked for: windowed, request by request, or stream, one request per owner and epoch that is
+    /// answered by one ordered stream, for which bulk plans a delivery at every step [default: windowed]
+    #[arg(long)]
+    pub delivery: Option<Delivery>,
     /// Steps per window; exact for `window`, a maximum for `bulk` [default: 16]
     #[arg(long, value_name = "W")]
     pub window: Option<u32>,
@@ -281,6 +289,7 @@ impl TrainFlags {
         set(&mut config.policy, &self.policy);
         set(&mut config.budget, &self.budget);
         set(&mut config.device, &self.device);
+        config.delivery = self.delivery.unwrap_or(config.delivery);
         config.row_type = self.row_type.unwrap_or(config.row_type);
         config.window = self.window.unwrap_or(config.window);
         config.epochs = self.epochs.unwrap_or(config.epochs);

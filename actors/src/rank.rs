@@ -202,6 +202,7 @@ fn start_workers(
         book: Arc::clone(&start.book),
         part: start.part,
         transport: start.transport,
+        delivery: config.delivery,
         arena: Arc::new(RowArena::for_run(start.budget_rows as usize, row_bytes, config.verify)),
         width,
         row_type: config.row_type,

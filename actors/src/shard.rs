@@ -109,6 +109,25 @@ impl PartShard {
         self.check(rows)?;
         self.served.count(caller, |served| {
             served.feature_requests += 1;
+            served.deliveries += 1;
+            served.feature_rows += rows.len() as u64;
+        });
+        Ok(())
+    }
+
+    /// Counts the request that opens a stream.
+    pub fn admit_stream(&self, caller: Caller) {
+        self.served.count(caller, |served| served.feature_requests += 1);
+    }
+
+    /// Checks a delivery of a stream and counts it. Whoever calls this then delivers the rows.
+    ///
+    /// # Errors
+    /// A row that the part does not have; nothing is counted then.
+    pub fn admit_delivery(&self, caller: Caller, rows: &[u32]) -> Result<(), String> {
+        self.check(rows)?;
+        self.served.count(caller, |served| {
+            served.deliveries += 1;
             served.feature_rows += rows.len() as u64;
         });
         Ok(())
@@ -159,9 +178,11 @@ impl PartShard {
 /// What an owner served to one rank in one period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
-    /// Questions for feature rows that were accepted.
+    /// Questions for feature rows that were accepted, and streams that were opened.
     pub feature_requests: u64,
-    /// Rows of those questions.
+    /// Answers: one per question, and those of streams.
+    pub deliveries: u64,
+    /// Rows of those answers.
     pub feature_rows: u64,
     /// Questions for sampled neighbours that were answered.
     pub sample_requests: u64,
@@ -348,6 +369,7 @@ mod tests {
         );
         let first = Served {
             feature_requests: 1,
+            deliveries: 1,
             feature_rows: 3,
             sample_requests: 0,
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::layers::{Device, DeviceChoice, LayerError, ModelConfig, Trainable};
-use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy, policy_by_name};
+use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy, policy_for};
 use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::{StepCounts, steps};
 use greengnn_model::store::{PartStore, PartsManifest, StoreError};
@@ -128,14 +128,17 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         .iter()
         .find(|machine| machine.name == me.name)
         .ok_or(WiringError::NoRank)?;
-    let policy = policy_by_name(&config.policy)?;
+    let policy = policy_for(&config.policy, config.delivery)?;
     let budget: Budget = config.budget.parse()?;
     set_threads(&config, own, &machines);
 
+    let defaults = LaneSettings::default();
     let settings = LaneSettings {
         deadline,
         row_type: config.row_type,
-        ..LaneSettings::default()
+        // A stream has a connection; that of the epoch before may not have been given back when the next one opens.
+        max_connections: defaults.max_connections + 2 * own.ranks.len() * usize::from(manifest.book.parts()),
+        ..defaults
     };
     hosted.set_membership_epoch(assignment.membership_epoch);
     let router = Arc::new(Router::new(Arc::clone(&hosted), deadline));
