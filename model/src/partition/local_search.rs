@@ -69,7 +69,7 @@ fn cheapest_relief(placement: &Placement<'_>, counts: &mut LinkCounts, node: Nod
         if relief < LEAST_RELIEF {
             continue;
         }
-        let newly_cut = counts.into_part(from) as f64 - counts.into_part(to) as f64;
+        let newly_cut = counts.links_to(from) as f64 - counts.links_to(to) as f64;
         let cost = newly_cut / (relief * edge_limit);
         if best.is_none_or(|(least, _)| cost < least) {
             best = Some((cost, to));
@@ -114,7 +114,7 @@ impl Scan<'_, '_> {
     fn improve(&mut self, node: NodeId) {
         let from = self.placement.part(node);
         self.counts.count(self.placement, node);
-        let stay = self.counts.into_part(from);
+        let stay = self.counts.links_to(from);
         let Some((most, wished)) = self.best_part(from, |_| true) else {
             return;
         };
@@ -150,7 +150,7 @@ impl Scan<'_, '_> {
         let parts = self.counts.linked().iter().copied();
         parts
             .filter(|part| *part != from && admits(*part))
-            .map(|part| (self.counts.into_part(part), part))
+            .map(|part| (self.counts.links_to(part), part))
             .max_by_key(|(links, part)| (*links, std::cmp::Reverse(*part)))
     }
 
@@ -192,7 +192,7 @@ impl Scan<'_, '_> {
     /// Links that `node` would free in `to`.
     fn gain(&mut self, node: NodeId, to: PartId) -> i64 {
         self.counts.count(self.placement, node);
-        self.counts.into_part(to) as i64 - self.counts.into_part(self.placement.part(node)) as i64
+        self.counts.links_to(to) as i64 - self.counts.links_to(self.placement.part(node)) as i64
     }
 }
 

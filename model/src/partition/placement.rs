@@ -218,7 +218,7 @@ impl LinkCounts {
     }
 
     #[inline]
-    pub fn into_part(&self, part: PartId) -> u64 {
+    pub fn links_to(&self, part: PartId) -> u64 {
         self.counts[usize::from(part)]
     }
 

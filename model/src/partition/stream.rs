@@ -114,7 +114,7 @@ impl<'a> Stream<'a> {
         for part in 0..self.placement.part_count() {
             let sum = self.placement.sum(part);
             let price: f64 = (0..3).map(|kind| costs[kind] * sum[kind] as f64).sum();
-            let worth = self.counts.into_part(part) as f64 - price;
+            let worth = self.counts.links_to(part) as f64 - price;
             if worth > best.0 && self.placement.allows(sum_of(sum, weight)) {
                 best = (worth, Some(part));
             }
