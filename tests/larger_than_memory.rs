@@ -95,7 +95,7 @@ fn machines_train_on_features_that_they_could_not_hold() {
     ];
     let run = train_with(&parts, flags.as_flattened(), |command| limit_memory(command, LIMIT));
     assert!(
-        number(&run.summary["feature_rows"]) > 0,
+        number(&run.summary["epochs"][0]["feature_rows"]) > 0,
         "rows came from the other machine"
     );
     let peak = number(&run.summary["peak_anon_bytes"]);

@@ -166,8 +166,8 @@ fn report(manifest: &PartsManifest) -> String {
     );
     let balances = [record.balance_nodes, record.balance_train, record.balance_edges];
     let balanced = matches!(record.method.as_str(), "metis" | "cluster" | "stream");
-    // METIS counts in 32-bit floats, and a balance of 1.050 on this report is within the limit.
-    if balanced && balances.iter().any(|balance| *balance >= BALANCE_LIMIT + 0.0005) {
+    // METIS works in 32-bit floats, which may end a little above the limit that it was given.
+    if balanced && balances.iter().any(|balance| *balance > BALANCE_LIMIT + 0.002) {
         let _ = writeln!(
             text,
             "note: a balance above {BALANCE_LIMIT} is the best that was found; single nodes are too heavy for this many parts, or \

@@ -61,7 +61,7 @@ fn cheapest_relief(placement: &Placement<'_>, counts: &mut LinkCounts, node: Nod
         return None;
     }
     counts.count(placement, node);
-    let edge_limit = placement.weights.limits(placement.part_count())[2].max(1) as f64;
+    let edge_limit = placement.limits()[2].max(1) as f64;
     let mut best: Option<(f64, PartId)> = None;
     for to in (0..placement.part_count()).filter(|to| *to != from) {
         let other = placement.sum(to);

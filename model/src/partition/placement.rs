@@ -134,6 +134,12 @@ impl<'a> Placement<'a> {
         add(&mut self.sums[usize::from(part)], self.weights.of(node));
     }
 
+    /// What a part may carry.
+    #[inline]
+    pub fn limits(&self) -> Load {
+        self.limits
+    }
+
     /// Whether a part that carries `sum` is within the limits.
     #[inline]
     pub fn allows(&self, sum: Load) -> bool {

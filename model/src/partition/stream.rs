@@ -34,7 +34,7 @@ const SETTINGS: [(f64, f64); 8] = [
 /// Cuts a graph into `parts`, so that nodes, train seeds and in-edges are each within
 /// [`BALANCE_LIMIT`](super::BALANCE_LIMIT) of their mean, or as close as whole nodes allow.
 ///
-/// The graph stays where it is: memory is 2 bytes per node, one bit for the train split and the loads of the parts, and a
+/// The graph stays where it is: memory is 4 bytes per node, one bit for the train split and the loads of the parts, and a
 /// directed graph's [`Links`]. It is read from front to back, 10 times to place nodes and up to 12 times to free cut links; in
 /// between, parts that are above a limit are balanced in up to 24 scans, which is rare. Graphs of few links are cut with up
 /// to eight settings, and the best result taken: the best balanced, and among those the one with the fewest cut links.

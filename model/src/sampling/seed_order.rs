@@ -17,7 +17,7 @@ pub enum SeedOrder {
     #[default]
     Random,
     /// Seeds that are near each other share a batch, or come in batches that follow each other, so that consecutive
-    /// batches need more of the same rows ([`proximity_order`]). Batches are no longer independent draws, which changes what
+    /// batches need more of the same rows: the order of BGL (Liu et al., NSDI 2023). Batches are no longer independent draws, which changes what
     /// is learnt; the more sequences, the less.
     Proximity {
         /// Sequences that a batch is drawn from; at least 1.
@@ -87,7 +87,7 @@ impl From<SeedOrder> for String {
 /// from epoch to epoch and a list's end is no special place, and the seeds are taken from the lists in turn.
 ///
 /// `seeds` are rows of `local`, ascending. The result is a permutation of them and depends only on the arguments. Takes
-/// 8 bytes per row of the part, and time in proportion to its edges.
+/// up to 22 bytes per row of the part, and time in proportion to its edges.
 pub(super) fn proximity_order(key: u64, sequences: u32, seeds: &[u32], local: Topology<'_>) -> Vec<u32> {
     let mut lists = breadth_first_lists(key, sequences, seeds, local);
     let mut rng = CounterRng::new(mix_words(&[key, 1]));
