@@ -6,6 +6,7 @@ use greengnn_model::layers::{DeviceChoice, LayerError};
 use greengnn_model::plan::Delivery;
 use greengnn_model::policy::{Budget, BudgetError, UnknownPolicy, policy_by_name};
 use greengnn_model::row_type::RowType;
+use greengnn_model::sampling::SeedOrder;
 use greengnn_model::store::PartsManifest;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,8 @@ pub struct TrainConfig {
     pub epochs: u32,
     /// Seed nodes of a rank per step.
     pub batch_size: u32,
+    /// The order of the seeds. All but `random` change what is learnt.
+    pub batch_order: SeedOrder,
     /// Neighbours per hop, from the seeds outwards; one GraphSAGE layer per hop.
     pub fanouts: Vec<u32>,
     pub hidden: usize,
@@ -62,6 +65,7 @@ impl Default for TrainConfig {
             row_type: RowType::F32,
             epochs: 10,
             batch_size: 1000,
+            batch_order: SeedOrder::Random,
             fanouts: vec![25, 10],
             hidden: 128,
             lr: 0.003,
@@ -230,6 +234,10 @@ pub struct TrainFlags {
     /// Seed nodes of a rank per step [default: 1000]
     #[arg(long)]
     pub batch_size: Option<u32>,
+    /// Order of the seeds: `random`, or `proximity[:SEQUENCES]`, by breadth-first searches, so that consecutive batches share
+    /// more rows; that changes what is learnt [default: random]
+    #[arg(long, value_name = "ORDER")]
+    pub batch_order: Option<SeedOrder>,
     /// Neighbours per hop from the seeds outwards; one layer per hop [default: 25,10]
     #[arg(long, value_delimiter = ',', value_name = "N,N,..", action = clap::ArgAction::Set)]
     pub fanouts: Option<Vec<u32>>,
@@ -294,6 +302,7 @@ impl TrainFlags {
         config.window = self.window.unwrap_or(config.window);
         config.epochs = self.epochs.unwrap_or(config.epochs);
         config.batch_size = self.batch_size.unwrap_or(config.batch_size);
+        config.batch_order = self.batch_order.unwrap_or(config.batch_order);
         if let Some(fanouts) = &self.fanouts {
             config.fanouts.clone_from(fanouts);
         }
@@ -359,6 +368,7 @@ mod tests {
     fn a_resolved_configuration_reads_back_as_it_was() {
         let config = TrainConfig {
             threads: Some(2),
+            batch_order: SeedOrder::Proximity { sequences: 7 },
             ..TrainConfig::default()
         };
         let text = toml::to_string(&config).unwrap();
