@@ -234,8 +234,8 @@ pub struct TrainFlags {
     /// Seed nodes of a rank per step [default: 1000]
     #[arg(long)]
     pub batch_size: Option<u32>,
-    /// Order of the seeds: `random`, or `proximity[:SEQUENCES]`, by breadth-first searches, so that consecutive batches share
-    /// more rows; that changes what is learnt [default: random]
+    /// Order of the seeds: `random`, or `proximity[:SEQUENCES]`, by breadth-first searches, so that batches need
+    /// fewer rows; that changes what is learnt [default: random]
     #[arg(long, value_name = "ORDER")]
     pub batch_order: Option<SeedOrder>,
     /// Neighbours per hop from the seeds outwards; one layer per hop [default: 25,10]

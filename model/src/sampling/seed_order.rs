@@ -16,9 +16,9 @@ pub enum SeedOrder {
     /// All permutations are equally likely.
     #[default]
     Random,
-    /// Seeds that are near each other share a batch, or come in batches that follow each other, so that consecutive
-    /// batches need more of the same rows: the order of BGL (Liu et al., NSDI 2023). Batches are no longer independent draws, which changes what
-    /// is learnt; the more sequences, the less.
+    /// Seeds that are near each other share a batch, or come in batches that follow each other, so that batches need fewer
+    /// rows: the order of BGL (Liu et al., NSDI 2023). Batches are no longer independent draws, which changes what is
+    /// learnt; the more sequences, the less.
     Proximity {
         /// Sequences that a batch is drawn from; at least 1.
         sequences: u32,
