@@ -138,6 +138,13 @@ impl RunSummary {
     }
 }
 
+impl EpochSummary {
+    /// What a person calls the epoch: terminal and pages count from 1, files from 0.
+    pub fn number(&self) -> u32 {
+        self.epoch + 1
+    }
+}
+
 impl From<&Traffic> for Planned {
     fn from(traffic: &Traffic) -> Self {
         Self {
