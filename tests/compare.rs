@@ -67,7 +67,7 @@ fn policies_are_compared_and_an_interrupted_comparison_goes_on() {
     assert!(rows(&table[1]) < rows(&table[0]), "{table:?}");
 
     for cell in cells {
-        let bound = &cell["bound"];
+        let bound = &cell["row_bound"];
         let moved: u64 = ["setup", "evaluation"]
             .iter()
             .map(|period| number(&cell[period]["feature_rows"]))
@@ -194,7 +194,7 @@ fn windows_are_compared_for_the_policies_that_use_them() {
         .collect();
     assert_eq!(windows, [(1, 1), (4, 4)]);
     assert_eq!(cells[0]["weights_sha256"], cells[1]["weights_sha256"]);
-    assert!(cells.iter().all(|cell| cell["bound"].is_null()));
+    assert!(cells.iter().all(|cell| cell["row_bound"].is_null()));
     let rows = |cell: &Value| number(&cell["epochs"][0]["feature_rows"]);
     assert_ne!(rows(&cells[0]), rows(&cells[1]), "{cells:?}");
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();

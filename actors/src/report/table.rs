@@ -25,6 +25,14 @@ pub fn run(summary: &RunSummary) -> String {
         units::count(summary.budget_rows),
     ));
     text.push_str(&format!("{}\n{}\n", plan_note(summary), summary.bound_by));
+    if let Some(bound) = &summary.row_bound {
+        text.push_str(&format!(
+            "no policy that moves rows could have moved fewer than {} of the {} rows that batches needed at this budget, {} at any\n",
+            units::count(bound.fewest_rows),
+            units::count(bound.needed_rows),
+            units::count(bound.compulsory_rows),
+        ));
+    }
     text
 }
 
@@ -285,7 +293,7 @@ bound by compute
         summary.epochs[0].planned.feature_requests += 1;
         assert!(run(&summary).contains("differ from those planned in epoch 1\n"));
         summary.epochs[1].planned.feature_requests += 1;
-        assert!(plan_note(&summary).ends_with("in epochs 0, 1"));
+        assert!(plan_note(&summary).ends_with("in epochs 1, 2"));
     }
 
     #[test]
