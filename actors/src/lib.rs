@@ -10,6 +10,7 @@
 //!    assembly of batches, and a [`trainer`] that averages gradients in a [`collective`].
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
 //!
+//! [`doctor`] says beforehand what a computer can measure.
 //! [`offline`] samples what a run will need without any of this, to tell what it will cost.
 
 pub mod arena;
@@ -19,6 +20,7 @@ pub mod cli;
 pub mod collective;
 pub mod config;
 pub mod control;
+pub mod doctor;
 pub mod filling;
 pub mod gate;
 pub mod launcher;

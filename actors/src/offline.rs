@@ -11,7 +11,6 @@ use std::time::Instant;
 
 use greengnn_model::batch::MiniBatch;
 use greengnn_model::book::{NodeId, PartitionBook, Rank};
-use greengnn_model::plan::RowType;
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::scores::{UnknownNeighbor, degree_scores, out_degrees, presample_counts};
 use greengnn_model::policy::vip::VipError;
@@ -165,7 +164,7 @@ impl OfflineParts {
         config: &TrainConfig,
         caches: &[(Arc<dyn Policy>, Budget)],
     ) -> Result<Vec<RowBound>, OfflineError> {
-        let row_bytes = self.manifest.features * RowType::F32.bytes();
+        let row_bytes = config.row_type.row_bytes(self.manifest.features);
         let mut bounds = vec![RowBound::default(); caches.len()];
         for rank in self.ranks() {
             let uses = self.run(config, rank, None)?.uses(&self.book)?;

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use greengnn_model::book::PartitionBook;
-use greengnn_model::plan::RowType;
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::conformance::Case;
 use greengnn_model::policy::moves::{Moves, RunMoves, moves};
@@ -138,6 +137,13 @@ struct PolicyPrices {
     buffer_bytes: u64,
 }
 
+/// What a row takes where it travels and is kept, and in the input of a batch.
+#[derive(Clone, Copy, Debug)]
+struct Bytes {
+    row: u64,
+    input: u64,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 struct Counts {
     feature_requests: u64,
@@ -199,7 +205,11 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
     let parts = OfflineParts::open(&args.parts)?;
     let traces = tempfile::tempdir()?;
     let book = parts.book();
-    let row_bytes = parts.manifest().features * RowType::F32.bytes();
+    let row_bytes = args.row_type.row_bytes(parts.manifest().features);
+    let bytes = Bytes {
+        row: row_bytes as u64,
+        input: parts.manifest().features as u64 * 4,
+    };
     let mut explanation = Explanation {
         ranks: book.parts(),
         epochs: config.epochs,
@@ -245,7 +255,7 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
             let (moved, presampled) = planned(&**policy, &case, &parts, &config)?;
             *bound += uses.fewest_rows(moved.budget_rows);
             prices.setup.sample_requests += presampled.requests;
-            prices.add(&moved, &run, &config, row_bytes as u64);
+            prices.add(&moved, &run, &config, bytes);
         }
     }
     for (prices, bound) in explanation.policies.iter_mut().zip(bounds) {
@@ -359,7 +369,8 @@ impl Explanation {
 }
 
 impl PolicyPrices {
-    fn add(&mut self, moved: &RunMoves, run: &OfflineRun, config: &TrainConfig, row_bytes: u64) {
+    fn add(&mut self, moved: &RunMoves, run: &OfflineRun, config: &TrainConfig, bytes: Bytes) {
+        let row_bytes = bytes.row;
         self.setup.add(moved.setup, row_bytes);
         for epoch in &moved.epochs {
             self.training.add(epoch.training, row_bytes);
@@ -374,8 +385,9 @@ impl PolicyPrices {
             .chain([&run.evaluation])
             .map(|sampling| sampling.largest_batch)
             .max();
-        let rows = u64::from(largest.unwrap_or(0)) + u64::from(moved.most_direct_rows);
-        self.buffer_bytes += u64::from(1 + config.ahead) * rows * row_bytes;
+        let inputs = u64::from(largest.unwrap_or(0)) * bytes.input;
+        let direct = u64::from(moved.most_direct_rows) * row_bytes;
+        self.buffer_bytes += u64::from(1 + config.ahead) * (inputs + direct);
     }
 }
 

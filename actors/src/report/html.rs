@@ -340,9 +340,10 @@ fn origin(summary: &RunSummary) -> String {
         (
             "cache of a rank",
             format!(
-                "held at most {} of {} rows",
+                "held at most {} of {} {} rows",
                 units::count(summary.held_rows_peak),
-                units::count(summary.budget_rows)
+                units::count(summary.budget_rows),
+                summary.row_type
             ),
         ),
     ];

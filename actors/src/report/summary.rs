@@ -3,6 +3,7 @@
 use greengnn_energy::device::DeviceEnergy;
 use greengnn_energy::quality::Quality;
 use greengnn_model::counters::Traffic;
+use greengnn_model::row_type::RowType;
 use serde::{Deserialize, Serialize};
 
 /// Version of the layout of `summary.json`. It grows when a name changes its meaning, not when one is added.
@@ -16,6 +17,9 @@ pub struct RunSummary {
     pub policy: String,
     /// Steps per window as asked.
     pub window: u32,
+    /// How remote rows travelled and were kept. f32 in summaries of before there was a choice.
+    #[serde(default)]
+    pub row_type: RowType,
     /// Slots of the largest arena of a rank.
     pub budget_rows: u64,
     /// Most rows that a rank held at once.
