@@ -8,7 +8,9 @@ pub mod clocks;
 pub mod compare;
 pub mod demo;
 pub mod doctor;
+pub mod explain;
 pub mod import;
+pub mod locality;
 pub mod machine;
 pub mod partition;
 pub mod plan;
@@ -39,8 +41,10 @@ pub enum Command {
     Train(Box<train::TrainArgs>),
     /// Train under several policies again and again, and tell what differs.
     Compare(Box<compare::CompareArgs>),
-    /// Say what a policy would move, from trace files alone.
+    /// Say what a policy would move, from trace files alone, or what a run would cost, before it is made.
     Plan(plan::PlanArgs),
+    /// Say how often remote nodes repeat in a window of batches, and what share of the need the most frequent make up.
+    Locality(locality::LocalityArgs),
     /// Wait for machines to join from other computers, and lead their run.
     Supervisor(Box<supervisor::SupervisorArgs>),
     /// Join a supervisor and train the parts that this computer holds.
@@ -68,6 +72,7 @@ impl Cli {
             Command::Train(args) => train::run(*args),
             Command::Compare(args) => compare::run(*args),
             Command::Plan(args) => plan::run(args),
+            Command::Locality(args) => locality::run(&args),
             Command::Supervisor(args) => supervisor::run(*args),
             Command::Machine(args) => machine::run(args),
             Command::Demo(args) => demo::run(args),

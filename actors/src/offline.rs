@@ -14,7 +14,7 @@ use greengnn_model::book::{NodeId, PartitionBook, Rank};
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::scores::{UnknownNeighbor, degree_scores, out_degrees, presample_counts};
 use greengnn_model::policy::vip::VipError;
-use greengnn_model::policy::{MemoryTrace, PlanError, RemoteTrace, ScoreKind, vip};
+use greengnn_model::policy::{Budget, MemoryTrace, PlanError, Policy, RemoteTrace, ScoreKind, vip};
 use greengnn_model::rng::Purpose;
 use greengnn_model::sampling::{
     EpochSpec, InMemoryOwners, PresampleError, QueryError, SeedRows, StepCounts, Topology, presample,
@@ -23,6 +23,7 @@ use greengnn_model::store::{PartStore, PartsManifest, StoreError};
 use greengnn_model::trace::{TraceError, TraceHeader, TraceWriter};
 
 use crate::config::{Resample, TrainConfig};
+use crate::report::summary::RowBound;
 use crate::wiring::{WiringError, parse_hash, step_counts};
 
 /// Why a run cannot be looked at before it is made.
@@ -152,6 +153,29 @@ impl OfflineParts {
             }
         }
         Ok(run)
+    }
+
+    /// The fewest rows that a run can move under each of these policies and budgets, which change nothing of what it needs.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn bounds(
+        &self,
+        config: &TrainConfig,
+        caches: &[(Arc<dyn Policy>, Budget)],
+    ) -> Result<Vec<RowBound>, OfflineError> {
+        let row_bytes = config.row_type.row_bytes(self.manifest.features);
+        let mut bounds = vec![RowBound::default(); caches.len()];
+        for rank in self.ranks() {
+            let uses = self.run(config, rank, None)?.uses(&self.book)?;
+            for ((policy, budget), bound) in caches.iter().zip(&mut bounds) {
+                let asked = budget.rows(row_bytes, self.book.remote_nodes(rank));
+                bound.needed_rows += uses.needed_rows();
+                bound.compulsory_rows += uses.compulsory_rows();
+                bound.fewest_rows += uses.fewest_rows(policy.budget_rows(&self.book, rank, asked));
+            }
+        }
+        Ok(bounds)
     }
 
     /// The scores by which a static policy ranks rows, as a run computes them, and what sampling took for them.

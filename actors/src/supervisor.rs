@@ -429,6 +429,7 @@ impl ClusterState {
             setup_s,
             total_s: self.started.elapsed().as_secs_f64(),
             bound_by: self.output.bound_by(),
+            row_bound: None,
         })
     }
 

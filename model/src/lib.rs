@@ -6,7 +6,7 @@
 //! 1. [`npy`] and [`store`]: arrays and graph folders on disk; [`import`] and [`synth`] make a graph folder.
 //! 2. [`partition`]: cuts a graph into parts; [`book`] says who owns what afterwards.
 //! 3. [`rng`] and [`sampling`]: draws the neighbours of every mini-batch ([`batch`]), by key.
-//! 4. [`trace`]: an epoch's batches on disk, presampled ahead of training.
+//! 4. [`trace`]: an epoch's batches on disk, presampled ahead of training; [`locality`]: how often nodes repeat in them.
 //! 5. [`policy`] and [`plan`]: what is fetched when, and what stays; [`executor`] runs a plan in memory.
 //! 6. [`row_type`]: how remote rows are encoded on the wire and in caches.
 //! 7. [`assemble`] and [`layers`]: features into batches, batches into gradients.
@@ -20,6 +20,7 @@ pub mod counters;
 pub mod executor;
 pub mod import;
 pub mod layers;
+pub mod locality;
 pub mod npy;
 pub mod partition;
 pub mod plan;

@@ -1,4 +1,5 @@
-//! `greengnn plan`: what a policy would move, from trace files alone.
+//! `greengnn plan`: what a policy would move, from trace files alone. With `--explain`, what a run would cost: see
+//! [`explain`].
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,17 +17,23 @@ use greengnn_model::trace::TraceReader;
 use serde::Serialize;
 
 use super::CliResult;
+use super::explain::{self, ExplainArgs, NothingToSample, SamplingArgs};
 use crate::report::units;
 
 #[derive(Debug, clap::Args)]
 pub struct PlanArgs {
-    /// Folder with the manifest.json of the parts that the traces are of; the parts themselves are not read
+    /// Folder with the manifest.json of the parts that the traces are of; the parts themselves are read with --explain alone
     pub parts: PathBuf,
     /// Trace file of one rank, as `train --keep-trace` leaves it; several are successive epochs of the rank
-    #[arg(long = "trace", value_name = "FILE", required = true)]
+    #[arg(
+        long = "trace",
+        value_name = "FILE",
+        required_unless_present = "explain",
+        conflicts_with = "explain"
+    )]
     pub traces: Vec<PathBuf>,
     /// How remote rows are cached
-    #[arg(long, default_value = "bulk")]
+    #[arg(long, default_value = "bulk", conflicts_with = "explain")]
     pub policy: String,
     /// How remote rows are asked for: windowed or stream
     #[arg(long, default_value = "windowed")]
@@ -43,6 +50,8 @@ pub struct PlanArgs {
     /// Print the prices as JSON on standard output
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub explain: ExplainArgs,
 }
 
 /// Why traces cannot be priced.
@@ -105,6 +114,12 @@ impl From<Tally> for Phase {
 }
 
 pub fn run(args: PlanArgs) -> CliResult {
+    if args.explain.explain {
+        return explain::run(&args);
+    }
+    if args.explain.sampling != SamplingArgs::default() {
+        return Err(NothingToSample.into());
+    }
     let prices = price(&args)?;
     let text = if args.json {
         serde_json::to_string_pretty(&prices)?

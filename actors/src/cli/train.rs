@@ -4,11 +4,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use greengnn_model::layers::{Device, DeviceChoice, LayerError};
+use greengnn_model::policy::policy_by_name;
 use greengnn_model::store::PartsManifest;
 
 use super::CliResult;
 use crate::config::{TrainConfig, TrainFlags};
 use crate::launcher::{self, LocalRun};
+use crate::offline::OfflineParts;
+use crate::report::run_folder;
 use crate::report::summary::RunSummary;
 use crate::report::table;
 
@@ -20,6 +23,9 @@ pub struct TrainArgs {
     pub flags: TrainFlags,
     #[command(flatten)]
     pub output: OutputFlags,
+    /// Sample the traces once more after the run, and say what the fewest rows are that could have moved
+    #[arg(long)]
+    pub bound: bool,
 }
 
 /// Where a run's results go.
@@ -56,14 +62,19 @@ pub fn run(args: TrainArgs) -> CliResult {
     check_device(&config)?;
     let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));
     let out = args.output.folder();
-    let summary = launcher::run(&LocalRun {
-        config,
+    let mut summary = launcher::run(&LocalRun {
+        config: config.clone(),
         machines,
         out: Some(out.clone()),
         title: title(&args.parts),
-        parts: args.parts,
+        parts: args.parts.clone(),
         metrics_addr: args.output.metrics_addr,
     })?;
+    if args.bound {
+        let cache = (policy_by_name(&config.policy)?, config.budget.parse()?);
+        summary.row_bound = OfflineParts::open(&args.parts)?.bounds(&config, &[cache])?.pop();
+        run_folder::replace_summary(&out, &summary)?;
+    }
     show(&summary, args.output.json, &out)
 }
 

@@ -26,7 +26,6 @@ pub mod standings;
 pub mod steps;
 pub mod text;
 
-pub use bounds::RowBound;
 pub use design::{Cell, Design};
 pub use folder::ComparisonFolder;
 
@@ -37,13 +36,11 @@ use steps::StepTimes;
 /// Version of the layout of `comparison.json`. It grows when a name changes its meaning, not when one is added.
 pub const COMPARISON_VERSION: u32 = 1;
 
-/// A finished run: its summary, the cell that it belongs to, and what no policy could have beaten.
+/// A finished run: its summary, the cell that it belongs to, and where its time went.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellRun {
     pub cell: Cell,
     pub step_times: StepTimes,
-    /// None if the bounds were not asked for.
-    pub bound: Option<RowBound>,
     #[serde(flatten)]
     pub summary: RunSummary,
 }

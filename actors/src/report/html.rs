@@ -177,13 +177,13 @@ fn energy_words(whole: &PeriodSummary) -> &'static str {
 
 fn plots(report: Report<'_>) -> Result<String, PlotError> {
     let epochs = &report.summary.epochs;
-    let numbers: Vec<u32> = epochs.iter().map(|epoch| epoch.epoch).collect();
+    let numbers: Vec<u32> = epochs.iter().map(EpochSummary::number).collect();
     let values = |value: &dyn Fn(&EpochSummary) -> f64| -> Vec<f64> { epochs.iter().map(value).collect() };
     let line = |value: &dyn Fn(&EpochSummary) -> f64| -> plot::Pieces {
         vec![
             epochs
                 .iter()
-                .map(|epoch| (f64::from(epoch.epoch), value(epoch)))
+                .map(|epoch| (f64::from(epoch.number()), value(epoch)))
                 .collect(),
         ]
     };
@@ -297,7 +297,7 @@ fn totals(summary: &RunSummary) -> String {
 fn epoch_table(epochs: &[EpochSummary]) -> String {
     let rows = epochs.iter().fold(String::new(), |mut html, epoch| {
         let own = [
-            epoch.epoch.to_string(),
+            epoch.number().to_string(),
             units::loss(epoch.loss),
             units::accuracy(epoch.valid_accuracy),
         ];

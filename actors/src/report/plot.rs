@@ -103,17 +103,18 @@ impl Plot<'_> {
         let y_range = self.y_range(points().map(|point| point.1));
         self.draw(|root| {
             let mut chart = self.chart(root, x_range, y_range)?;
-            for (pieces, colour) in series.iter().zip(&SERIES) {
-                let colour = colour.light;
-                for piece in pieces {
-                    let line = LineSeries::new(piece.iter().copied(), colour.stroke_width(STROKE));
-                    chart.draw_series(line).map_err(text)?;
-                    let dots = if piece.len() == 1 || (self.x == XAxis::Epochs && piece.len() <= MOST_DOTS) {
-                        &piece[..]
-                    } else {
-                        &[]
-                    };
-                    let dots = dots.iter().map(|&point| Circle::new(point, 6, colour.filled()));
+            let pieces = || {
+                let coloured = series.iter().zip(&SERIES);
+                coloured.flat_map(|(pieces, colour)| pieces.iter().map(|piece| (piece, colour.light)))
+            };
+            for (piece, colour) in pieces() {
+                let line = LineSeries::new(piece.iter().copied(), colour.stroke_width(STROKE));
+                chart.draw_series(line).map_err(text)?;
+            }
+            // Dots come after all lines, so that none is under a line.
+            for (piece, colour) in pieces() {
+                if piece.len() == 1 || (self.x == XAxis::Epochs && piece.len() <= MOST_DOTS) {
+                    let dots = piece.iter().map(|&point| Circle::new(point, 7, colour.filled()));
                     chart.draw_series(dots).map_err(text)?;
                 }
             }
@@ -185,7 +186,7 @@ impl Plot<'_> {
         match (low <= high, self.x) {
             (false, _) => (0.0, 1.0),
             (true, XAxis::Epochs) => (low - 0.5, high + 0.5),
-            (true, XAxis::Values) => (0.0, if high > 0.0 { high } else { 1.0 }),
+            (true, XAxis::Values) => (0.0, if high > 0.0 { high * 1.02 } else { 1.0 }),
             (true, XAxis::Powers(_)) => (low.floor(), high.ceil().max(low.floor() + 1.0)),
         }
     }
@@ -221,7 +222,7 @@ impl Plot<'_> {
     ) -> Result<ChartContext<'c, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>, String> {
         let mut chart = ChartBuilder::on(root)
             .margin_top(16)
-            .margin_right(24)
+            .margin_right(56)
             .x_label_area_size(108)
             .y_label_area_size(156)
             .build_cartesian_2d(x_low..x_high, y_low..y_high)

@@ -120,9 +120,7 @@ impl RunFolder {
     }
 
     pub fn write_summary(&self, summary: &RunSummary) -> Result<(), RunFolderError> {
-        let mut text = serde_json::to_string_pretty(summary).map_err(encode_error(SUMMARY))?;
-        text.push('\n');
-        self.write(SUMMARY, text.as_bytes())
+        replace_summary(&self.path, summary)
     }
 
     /// Writes the page of [`html::render`](super::html::render).
@@ -140,23 +138,34 @@ impl RunFolder {
             .map_err(io_error("appending to", &self.path.join(name)))
     }
 
-    /// Writes a file whole: under a temporary name in the same folder, synced, renamed, and the folder synced.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RunFolderError> {
-        let path = self.path.join(name);
-        let failed = io_error("writing", &path);
-        let write = || -> io::Result<()> {
-            // As open as the umask allows, like every other file of the run.
-            let mut file = tempfile::Builder::new()
-                .prefix(&format!(".{name}."))
-                .permissions(Permissions::from_mode(0o666))
-                .tempfile_in(&self.path)?;
-            file.write_all(bytes)?;
-            file.as_file().sync_all()?;
-            file.persist(&path)?;
-            File::open(&self.path)?.sync_all()
-        };
-        write().map_err(failed)
+        write_whole(&self.path, name, bytes)
     }
+}
+
+/// Writes `summary.json` into the folder of a run, in place of one that is there.
+pub fn replace_summary(folder: &Path, summary: &RunSummary) -> Result<(), RunFolderError> {
+    let mut text = serde_json::to_string_pretty(summary).map_err(encode_error(SUMMARY))?;
+    text.push('\n');
+    write_whole(folder, SUMMARY, text.as_bytes())
+}
+
+/// Writes a file whole: under a temporary name in the same folder, synced, renamed, and the folder synced.
+fn write_whole(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), RunFolderError> {
+    let path = folder.join(name);
+    let failed = io_error("writing", &path);
+    let write = || -> io::Result<()> {
+        // As open as the umask allows, like every other file of the run.
+        let mut file = tempfile::Builder::new()
+            .prefix(&format!(".{name}."))
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        file.persist(&path)?;
+        File::open(folder)?.sync_all()
+    };
+    write().map_err(failed)
 }
 
 fn create_appendable(path: &Path) -> Result<File, RunFolderError> {

@@ -50,6 +50,21 @@ pub struct RunSummary {
     pub total_s: f64,
     /// What bound the run, in one sentence.
     pub bound_by: String,
+    /// The fewest rows that could have moved; none unless it was asked for.
+    #[serde(default)]
+    pub row_bound: Option<RowBound>,
+}
+
+/// Bounds on the rows of a whole run, set-up and evaluation included, summed over ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowBound {
+    /// Rows of all batches: what moves without a cache.
+    pub needed_rows: u64,
+    /// Rows that must come once, whatever the budget.
+    pub compulsory_rows: u64,
+    /// The fewest that any policy which moves rows can move at the budget: Belady's MIN over the run, for a cache that is
+    /// empty at its start.
+    pub fewest_rows: u64,
 }
 
 /// One epoch's training steps.
@@ -164,6 +179,13 @@ impl RunSummary {
             .iter()
             .filter(|epoch| epoch.planned != Planned::from(&epoch.period.traffic));
         off_plan.map(|epoch| epoch.epoch).collect()
+    }
+}
+
+impl EpochSummary {
+    /// What a person calls the epoch: terminal and pages count from 1, files from 0.
+    pub fn number(&self) -> u32 {
+        self.epoch + 1
     }
 }
 

@@ -7,7 +7,7 @@ use super::units;
 
 /// Where a column's cells stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Align {
+pub(crate) enum Align {
     Left,
     Right,
 }
@@ -27,6 +27,14 @@ pub fn run(summary: &RunSummary) -> String {
         units::count(summary.budget_rows),
     ));
     text.push_str(&format!("{}\n{}\n", plan_note(summary), summary.bound_by));
+    if let Some(bound) = &summary.row_bound {
+        text.push_str(&format!(
+            "no policy that moves rows could have moved fewer than {} of the {} rows that batches needed at this budget, {} at any\n",
+            units::count(bound.fewest_rows),
+            units::count(bound.needed_rows),
+            units::count(bound.compulsory_rows),
+        ));
+    }
     text
 }
 
@@ -100,7 +108,7 @@ pub fn plan_note(summary: &RunSummary) -> String {
     if off_plan.is_empty() {
         return "requests and rows counted where they were served equal those planned, in every epoch".into();
     }
-    let epochs: Vec<_> = off_plan.iter().map(u32::to_string).collect();
+    let epochs: Vec<_> = off_plan.iter().map(|epoch| (epoch + 1).to_string()).collect();
     format!(
         "requests or rows counted where they were served differ from those planned in {} {}",
         if epochs.len() == 1 { "epoch" } else { "epochs" },
@@ -172,7 +180,7 @@ fn differing_qualities(runs: &[RunSummary]) -> bool {
 }
 
 /// Right, but for the columns that hold words.
-pub(super) fn alignment(columns: usize, words: &[usize]) -> Vec<Align> {
+pub(crate) fn alignment(columns: usize, words: &[usize]) -> Vec<Align> {
     let align = |column| {
         if words.contains(&column) {
             Align::Left
@@ -184,7 +192,7 @@ pub(super) fn alignment(columns: usize, words: &[usize]) -> Vec<Align> {
 }
 
 /// Columns as wide as their widest cell, two spaces apart, a rule under the header, no space at the end of a line.
-pub(super) fn render(header: &[&str], alignment: &[Align], rows: &[Vec<String>]) -> String {
+pub(crate) fn render(header: &[&str], alignment: &[Align], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows
             .iter()
@@ -293,9 +301,9 @@ bound by compute
     fn a_run_off_its_plan_says_so() {
         let mut summary = sample();
         summary.epochs[0].planned.feature_requests += 1;
-        assert!(run(&summary).contains("differ from those planned in epoch 0\n"));
+        assert!(run(&summary).contains("differ from those planned in epoch 1\n"));
         summary.epochs[1].planned.feature_requests += 1;
-        assert!(plan_note(&summary).ends_with("in epochs 0, 1"));
+        assert!(plan_note(&summary).ends_with("in epochs 1, 2"));
     }
 
     #[test]

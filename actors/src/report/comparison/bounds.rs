@@ -5,25 +5,13 @@
 //! about what presampling costs one of the runs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use greengnn_model::policy::{UnknownPolicy, policy_by_name};
-use serde::{Deserialize, Serialize};
+use greengnn_model::policy::{Budget, Policy, UnknownPolicy, policy_by_name};
 
 use super::{Cell, CellRun};
 use crate::config::TrainConfig;
 use crate::offline::{OfflineError, OfflineParts};
-
-/// Rows of a whole run, set-up and evaluation included, summed over ranks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RowBound {
-    /// Rows of all batches: what moves without a cache.
-    pub needed_rows: u64,
-    /// Rows that must come once, whatever the budget.
-    pub compulsory_rows: u64,
-    /// The fewest that any policy which moves rows can move at the budget: Belady's MIN over the run, for a cache that is
-    /// empty at its start.
-    pub fewest_rows: u64,
-}
 
 /// Why there are no bounds.
 #[derive(Debug, thiserror::Error)]
@@ -50,25 +38,20 @@ pub fn add_bounds(
         let training = (run.cell.batch_size, run.cell.seed);
         trainings.entry(training).or_default().push(run);
     }
-    let book = parts.book();
-    let features = parts.manifest().features;
     for ((batch_size, seed), mut runs) in trainings {
         starting(batch_size, seed);
-        let config = config_of(&runs[0].cell);
-        let row_bytes = config.row_type.row_bytes(features);
-        for rank in parts.ranks() {
-            let uses = parts.run(&config, rank, None)?.uses(book).map_err(OfflineError::from)?;
-            for run in &mut runs {
-                let policy = policy_by_name(&run.cell.policy)?;
-                let asked = run
-                    .cell
-                    .budget
-                    .map_or(0, |budget| budget.rows(row_bytes, book.remote_nodes(rank)));
-                let bound = run.bound.get_or_insert_default();
-                bound.needed_rows += uses.needed_rows();
-                bound.compulsory_rows += uses.compulsory_rows();
-                bound.fewest_rows += uses.fewest_rows(policy.budget_rows(book, rank, asked));
-            }
+        let caches: Vec<(Arc<dyn Policy>, Budget)> = runs
+            .iter()
+            .map(|run| {
+                Ok((
+                    policy_by_name(&run.cell.policy)?,
+                    run.cell.budget.unwrap_or(Budget::Rows(0)),
+                ))
+            })
+            .collect::<Result<_, UnknownPolicy>>()?;
+        let bounds = parts.bounds(&config_of(&runs[0].cell), &caches)?;
+        for (run, bound) in runs.iter_mut().zip(bounds) {
+            run.summary.row_bound = Some(bound);
         }
     }
     Ok(())

@@ -247,7 +247,7 @@ pub(crate) mod tests {
         let cells = design().cells();
         let names: HashSet<_> = cells.iter().map(Cell::folder_name).collect();
         assert_eq!(names.len(), cells.len());
-        assert!(names.contains("bulk-5pct-batch-500-seed-7"), "{names:?}");
+        assert!(names.contains("bulk-5pct-window-16-batch-500-seed-7"), "{names:?}");
         let plain = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
         assert!(names.iter().all(|name| name.chars().all(plain)), "{names:?}");
     }

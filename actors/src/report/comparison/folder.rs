@@ -133,7 +133,6 @@ impl ComparisonFolder {
         Ok(CellRun {
             cell: cell.clone(),
             step_times,
-            bound: None,
             summary,
         })
     }

@@ -92,10 +92,10 @@ pub const COLUMNS: [Column; 17] = [
         plain(Some(run.summary.whole_run().traffic.feature_rows as f64))
     }),
     bound("fewest_rows", "MIN rows", |run| {
-        plain(run.bound.map(|bound| bound.fewest_rows as f64))
+        plain(run.summary.row_bound.map(|bound| bound.fewest_rows as f64))
     }),
     bound("compulsory_rows", "compulsory", |run| {
-        plain(run.bound.map(|bound| bound.compulsory_rows as f64))
+        plain(run.summary.row_bound.map(|bound| bound.compulsory_rows as f64))
     }),
     column("row_bytes", "row bytes", Unit::Bytes, |run| {
         plain(Some(run.summary.whole_run().traffic.feature_bytes as f64))

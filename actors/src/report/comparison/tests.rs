@@ -28,7 +28,6 @@ pub(crate) fn runs() -> Vec<CellRun> {
         CellRun {
             cell,
             step_times: StepTimes::default(),
-            bound: None,
             summary,
         }
     };

@@ -105,7 +105,7 @@ fn the_page_says_what_the_run_was_what_bound_it_and_whether_it_went_to_plan() {
     summary.epochs[1].planned.feature_rows += 1;
     let html = page(&summary, &[]);
     assert!(html.contains("<div class=\"card verdict off\">"));
-    assert!(html.contains("differ from those planned in epoch 1."));
+    assert!(html.contains("differ from those planned in epoch 2."));
 }
 
 #[test]

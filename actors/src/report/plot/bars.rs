@@ -10,7 +10,7 @@ const BAR_STEP: u32 = 60;
 const WIDTH: u32 = 1240;
 /// Above the bars, and for the axis and its description below.
 const MARGINS: (u32, u32) = (16, 108);
-const RIGHT_MARGIN: u32 = 24;
+const RIGHT_MARGIN: u32 = 56;
 /// A character of the font is about so wide.
 const CHARACTER: u32 = 20;
 /// Names may take at most so much of the width.
@@ -92,6 +92,11 @@ impl BarChart<'_> {
             .x_label_formatter(&|x| (self.x_text)(*x))
             .draw()
             .map_err(text)?;
+        if let Some(mark) = self.mark.filter(|mark| mark.is_finite()) {
+            let ends = vec![(mark, 0.0), (mark, bars.len() as f64)];
+            let line = PathElement::new(ends, TEXT.light.stroke_width(3));
+            chart.draw_series([line]).map_err(text)?;
+        }
         for (place, bar) in bars.iter().enumerate() {
             let middle = bars.len() as f64 - place as f64 - 0.5;
             let mut from = 0.0;
@@ -119,11 +124,6 @@ impl BarChart<'_> {
                 root.draw(&Text::new(bar.note.as_str(), (end + gap, y), note))
                     .map_err(text)?;
             }
-        }
-        if let Some(mark) = self.mark.filter(|mark| mark.is_finite()) {
-            let ends = vec![(mark, 0.0), (mark, bars.len() as f64)];
-            let line = PathElement::new(ends, TEXT.light.stroke_width(3));
-            chart.draw_series([line]).map_err(text)?;
         }
         root.present().map_err(text)
     }

@@ -62,6 +62,7 @@ pub(crate) fn sample() -> RunSummary {
         setup_s: 1.5,
         total_s: 12.5,
         bound_by: "bound by compute".into(),
+        row_bound: None,
     }
 }
 

@@ -8,15 +8,15 @@ use super::super::Comparison;
 use super::{Series, in_figures};
 use crate::report::plot::{Plot, PlotError, XAxis};
 
-/// Points on each of the two curves.
+/// Points on the curve.
 const CURVE_POINTS: usize = 160;
 
-/// The two curves, and every combination where its mean request lies.
+/// The curve, and every combination where its mean request lies on it.
 pub fn figures(comparison: &Comparison) -> Result<String, PlotError> {
     let crossover = comparison.crossover_rows;
     let title = format!(
-        "As Figure 2: initiation against payload of a request (estimated: sizes are counted, the crossover of {crossover} \
-         rows is given)"
+        "As Figure 2: share of initiation in the energy of a request, the rest is payload (estimated: sizes are counted, the \
+         crossover of {crossover} rows is given)"
     );
     let share = |rows: f64| 100.0 * crossover / (crossover + rows);
     let mut series: Vec<Series> = Vec::new();
@@ -38,18 +38,11 @@ pub fn figures(comparison: &Comparison) -> Result<String, PlotError> {
     if series.is_empty() {
         return Ok(String::new());
     }
-    let sizes = (0..CURVE_POINTS).map(|point| least * (most / least).powf(point as f64 / (CURVE_POINTS - 1) as f64));
-    let sizes: Vec<f64> = sizes.collect();
-    let curves = [
-        (
-            "initiation".to_owned(),
-            vec![sizes.iter().map(|size| (*size, share(*size))).collect()],
-        ),
-        (
-            "payload".to_owned(),
-            vec![sizes.iter().map(|size| (*size, 100.0 - share(*size))).collect()],
-        ),
-    ];
+    let curve = (0..CURVE_POINTS).map(|point| {
+        let size = least * (most / least).powf(point as f64 / (CURVE_POINTS - 1) as f64);
+        (size, share(size))
+    });
+    let curve = ("initiation".to_owned(), vec![curve.collect()]);
     let plot = Plot {
         title: &title,
         x_label: "rows of a request",
@@ -57,5 +50,5 @@ pub fn figures(comparison: &Comparison) -> Result<String, PlotError> {
         y_max: Some(100.0),
         x: XAxis::Powers(10.0),
     };
-    in_figures(&plot, &title, &series, &curves)
+    in_figures(&plot, &title, &series, &[curve])
 }

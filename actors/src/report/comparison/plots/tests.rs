@@ -1,7 +1,8 @@
+use super::super::Comparison;
 use super::super::tests::{comparison, comparison_of, runs};
-use super::super::{Comparison, RowBound};
 use super::*;
 use crate::report::plot::{XAxis, trimmed};
+use crate::report::summary::RowBound;
 
 /// A comparison in which every figure has something to show.
 fn full() -> Comparison {
@@ -9,7 +10,7 @@ fn full() -> Comparison {
     for run in &mut runs {
         run.step_times.stall_s = if run.cell.budget.is_none() { 3.0 } else { 1.0 };
         run.step_times.forward_s = 1.0;
-        run.bound = Some(RowBound {
+        run.summary.row_bound = Some(RowBound {
             needed_rows: 9_000,
             compulsory_rows: 1_000,
             fewest_rows: run.cell.budget.map_or(9_000, |_| 4_000),

@@ -133,7 +133,10 @@ fn figures_are_written_with_interval_quality_and_mark() {
 #[test]
 fn column_names_differ_and_begin_with_those_of_table_two() {
     let names: Vec<_> = COLUMNS.iter().map(|column| column.name).collect();
-    assert_eq!(names[..TABLE_II_COLUMNS], ["gpu_j", "cpu_j", "total_j", "epoch_s"]);
+    assert_eq!(
+        names[..TABLE_II_COLUMNS],
+        ["gpu_j", "cpu_j", "dram_j", "total_j", "epoch_s"]
+    );
     assert_eq!(
         names.iter().collect::<std::collections::HashSet<_>>().len(),
         names.len()
