@@ -58,9 +58,12 @@ pub struct EpochSummary {
 
 /// What the plans of an epoch say; equal to what is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Planned {
     pub feature_requests: u64,
     pub feature_rows: u64,
+    pub push_bytes: u64,
+    pub pull_bytes: u64,
 }
 
 /// The counters of a period.
@@ -139,6 +142,8 @@ impl From<&Traffic> for Planned {
         Self {
             feature_requests: traffic.feature_requests,
             feature_rows: traffic.feature_rows,
+            push_bytes: traffic.push_bytes,
+            pull_bytes: traffic.pull_bytes,
         }
     }
 }
@@ -147,6 +152,8 @@ impl std::ops::AddAssign for Planned {
     fn add_assign(&mut self, other: Self) {
         self.feature_requests += other.feature_requests;
         self.feature_rows += other.feature_rows;
+        self.push_bytes += other.push_bytes;
+        self.pull_bytes += other.pull_bytes;
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) fn sample() -> RunSummary {
             sample_requests: 12 * scale,
             feature_rows: 1_300 * scale,
             feature_bytes: 1_300 * 512 * scale,
+            ..Traffic::default()
         },
         wire_bytes: 700_000 * scale,
         cache_hit_rows: 400 * scale as i64,
