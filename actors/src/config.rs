@@ -76,22 +76,14 @@ impl Default for TrainConfig {
 }
 
 /// What ranks move to train on nodes of other parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Communication {
     /// Feature rows, under a policy.
+    #[default]
     Pull,
     /// Sampled graphs and partial sums of the first layer, as in P3; no rows, so that there is no policy.
     PushPull,
-}
-
-impl std::fmt::Display for Communication {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Pull => "pull",
-            Self::PushPull => "push-pull",
-        })
-    }
 }
 
 /// The policy of a run that moves no rows.
@@ -212,7 +204,11 @@ impl TrainConfig {
     fn check_push_pull(&self) -> Result<(), ConfigError> {
         let refuse = |name, wanted, found: String| Err(ConfigError::Value { name, wanted, found });
         if self.policy != NO_POLICY {
-            return refuse("policy", "none with push-pull, which moves no rows", self.policy.clone());
+            return refuse(
+                "policy",
+                "none with push-pull, which moves no rows",
+                self.policy.clone(),
+            );
         }
         if self.preaggregate == Preaggregate::Off {
             return refuse("preaggregate", "on or auto with push-pull", "off".to_owned());
@@ -402,6 +398,47 @@ mod tests {
             (16, 7, [10, 5].as_slice())
         );
         assert_eq!(config.lr, TrainConfig::default().lr);
+    }
+
+    #[test]
+    fn push_pull_moves_no_rows_and_takes_nothing_that_says_how_to_keep_them() {
+        let push_pull = || TrainFlags {
+            communication: Some(Communication::PushPull),
+            ..TrainFlags::default()
+        };
+        let config = push_pull().resolve().unwrap();
+        assert_eq!(
+            (&*config.policy, &*config.budget, &*config.device),
+            ("none", "0rows", "cpu")
+        );
+        let text = toml::to_string(&config).unwrap();
+        let again: TrainConfig = toml::from_str(&text).unwrap();
+        again.check().unwrap();
+        assert_eq!(again, config);
+
+        let refused = |flags: TrainFlags| flags.resolve().unwrap_err().to_string();
+        let mut flags = push_pull();
+        flags.policy = Some("bulk".into());
+        let error = refused(flags);
+        assert_eq!(
+            error,
+            "policy must be left out with push-pull, which moves no rows, found bulk"
+        );
+        let mut flags = push_pull();
+        flags.budget = Some("5%".into());
+        assert!(refused(flags).contains("budget must be left out"));
+        let mut flags = push_pull();
+        flags.device = Some("cuda:0".into());
+        assert!(refused(flags).contains("device must be cpu"));
+        let mut flags = push_pull();
+        flags.preaggregate = Some(Preaggregate::Off);
+        assert!(refused(flags).contains("preaggregate must be on or auto"));
+        // Nor has a run that pulls rows no policy.
+        let none = TrainConfig {
+            policy: NO_POLICY.into(),
+            ..TrainConfig::default()
+        };
+        assert!(none.check().unwrap_err().to_string().contains("none"));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::collective::{Collective, CollectiveError, Moment};
 use crate::prefetcher::{EpochTally, Prefetched, PreparedBatch};
 use crate::presampler::EpochTrace;
 use crate::push_pull::PushPullError;
-use crate::push_pull::first_layer::{FirstLayer, ComputedStep};
+use crate::push_pull::first_layer::{ComputedStep, FirstLayer};
 use crate::report::records::StepRecord;
 use crate::transport::ParcelKind;
 
@@ -275,9 +275,7 @@ impl Trainer {
         let mut forward_s = 0.0;
         let outcome = self
             .model
-            .gradients_observed(batch, divisor, &mut || {
-                forward_s = computing.elapsed().as_secs_f64()
-            })
+            .gradients_observed(batch, divisor, &mut || forward_s = computing.elapsed().as_secs_f64())
             .map_err(|source| self.layer_error(epoch, step, source))?;
         Ok(ComputedStep {
             outcome,

@@ -284,11 +284,7 @@ fn ended(error: tokio::task::JoinError) -> WiringError {
 }
 
 /// Builds the model off the runtime's threads: a GPU back end takes its time.
-async fn build_model(
-    device: Device,
-    model: ModelConfig,
-    seed: u64,
-) -> Result<Box<dyn Trainable>, WiringError> {
+async fn build_model(device: Device, model: ModelConfig, seed: u64) -> Result<Box<dyn Trainable>, WiringError> {
     let built = tokio::task::spawn_blocking(move || greengnn_model::layers::build(&device, &model, seed)).await;
     Ok(built.map_err(ended)??)
 }

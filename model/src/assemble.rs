@@ -32,7 +32,9 @@ pub enum AssembleError {
     },
     #[error("the block is damaged: {0}")]
     Block(String),
-    #[error("the input has only some columns of the features; the first layer has to be computed by all ranks together")]
+    #[error(
+        "the input has only some columns of the features; the first layer has to be computed by all ranks together"
+    )]
     SlicedInput,
 }
 

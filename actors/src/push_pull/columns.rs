@@ -49,6 +49,15 @@ impl ColumnTable {
         shard: &PartShard,
         collective: &Collective,
     ) -> Result<(Self, u64), PushPullError> {
+        Self::gather_pieces(book, shard, collective, PIECE_BYTES).await
+    }
+
+    pub(super) async fn gather_pieces(
+        book: &PartitionBook,
+        shard: &PartShard,
+        collective: &Collective,
+        piece_bytes: usize,
+    ) -> Result<(Self, u64), PushPullError> {
         let (rank, ranks, features) = (collective.rank(), collective.ranks(), shard.width());
         let own = columns_of(rank, ranks, features);
         let mut table = Self {
@@ -58,7 +67,7 @@ impl ColumnTable {
         };
         table.copy_own(book.range(rank), shard, own);
         let widest = features.div_ceil(usize::from(ranks)).max(1);
-        let rows_per_piece = (PIECE_BYTES / (4 * widest)).max(1) as u32;
+        let rows_per_piece = (piece_bytes / (4 * widest)).max(1) as u32;
         let most_rows = (0..ranks).map(|part| book.part_nodes(part)).max().unwrap_or(0);
         let others = (rank + 1..ranks).chain(0..rank);
         let mut came = 0;

@@ -100,10 +100,7 @@ impl FirstLayer {
         let rank = self.collective.rank();
         let slices = self.slices(batch)?;
         let parameters = model.parameters()?;
-        let flat: Vec<f32> = parameters
-            .into_iter()
-            .flat_map(|parameter| parameter.values)
-            .collect();
+        let flat: Vec<f32> = parameters.into_iter().flat_map(|parameter| parameter.values).collect();
         let weights = self.slice.weights(&flat)?;
         let mut sending = Sending::new();
         let ranks = self.collective.ranks();

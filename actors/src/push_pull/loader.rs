@@ -131,9 +131,7 @@ impl PushLoader {
             table: Arc::clone(table),
             buffers: Arc::clone(&self.buffers),
         };
-        let (batch, slices) = self
-            .blocking(move || assembly.run(batch, graphs))
-            .await?;
+        let (batch, slices) = self.blocking(move || assembly.run(batch, graphs)).await?;
         let first = self.book.range(rank).start;
         let labels = self.part.labels();
         let labels = batch.seeds().iter().map(|seed| labels[(seed - first) as usize]);
@@ -225,11 +223,7 @@ struct SlicedAssembly {
 
 impl SlicedAssembly {
     /// Aggregates this rank's columns for the batches of all ranks, in their order. Gives the own batch back.
-    fn run(
-        self,
-        mut batch: MiniBatch,
-        graphs: Vec<Vec<u8>>,
-    ) -> Result<(MiniBatch, Vec<SlicedInput>), PushPullError> {
+    fn run(self, mut batch: MiniBatch, graphs: Vec<Vec<u8>>) -> Result<(MiniBatch, Vec<SlicedInput>), PushPullError> {
         let nodes = self.table.nodes();
         let mut slices = Vec::with_capacity(graphs.len());
         let mut sum_bytes = 0;

@@ -4,6 +4,8 @@ use greengnn_energy::quality::Quality;
 use greengnn_model::counters::Traffic;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Communication;
+
 /// Version of the layout of `summary.json`. It grows when a name changes its meaning, not when one is added.
 pub const SUMMARY_VERSION: u32 = 1;
 
@@ -12,8 +14,12 @@ pub const SUMMARY_VERSION: u32 = 1;
 pub struct RunSummary {
     /// Version of this layout: [`SUMMARY_VERSION`].
     pub version: u32,
+    /// What ranks moved to train on nodes of other parts.
+    #[serde(default)]
+    pub communication: Communication,
+    /// `none` in push-pull.
     pub policy: String,
-    /// Steps per window as asked.
+    /// Steps per window as asked; 0 in push-pull.
     pub window: u32,
     /// Slots of the largest arena of a rank.
     pub budget_rows: u64,
@@ -72,7 +78,7 @@ pub struct PeriodSummary {
     pub wall_s: f64,
     /// Mean over ranks of the wait for an assembled batch.
     pub stall_s: f64,
-    /// Mean over ranks of the wait for the other ranks' gradients.
+    /// Mean over ranks of the wait for the other ranks' gradients, and in push-pull for their partial sums.
     pub sync_s: f64,
     #[serde(flatten)]
     pub traffic: Traffic,

@@ -12,7 +12,8 @@ use super::cpu::dense;
 use super::dropout::Dropout;
 use super::parameters::{LayerPlaces, Layout};
 use super::{
-    AssembledBatch, BatchInput, Evaluation, LayerError, ModelConfig, NamedParameter, StepOutcome, SumsOutcome, Trainable,
+    AssembledBatch, BatchInput, Evaluation, LayerError, ModelConfig, NamedParameter, StepOutcome, SumsOutcome,
+    Trainable,
 };
 use crate::assemble::{AssembleError, check_block};
 
@@ -393,9 +394,7 @@ where
         let outputs = self.layout.layers()[0].outputs;
         let first = matrix::<B>(output.clone(), [output.len() / outputs, outputs], &self.device);
         let back = self.backpropagate(batch, first, &activations[1..], divisor, forward_done)?;
-        let mut reading = Transaction::<B>::default()
-            .register(back.loss)
-            .register(back.of_first);
+        let mut reading = Transaction::<B>::default().register(back.loss).register(back.of_first);
         for [weight, bias] in back.of_layers {
             reading = reading.register(weight).register(bias);
         }

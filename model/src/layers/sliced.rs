@@ -100,7 +100,11 @@ impl FirstLayerSlice {
         self.layout.check_len("the flat vector of gradients", flat)?;
         let (places, width) = (self.places(), self.columns.len());
         check_input(input, width)?;
-        check_values("the gradient of the sums", input.destinations * places.outputs, gradient)?;
+        check_values(
+            "the gradient of the sums",
+            input.destinations * places.outputs,
+            gradient,
+        )?;
         if width == 0 || input.destinations == 0 {
             return Ok(());
         }

@@ -56,10 +56,7 @@ fn batch(config: &ModelConfig, rank: Rank, seeds: u32) -> (AssembledBatch, Vec<f
 /// The aggregated input of some columns.
 fn input_of(values: &[f32], blocks: &[Block], features: usize, columns: Range<usize>) -> SlicedInput {
     let outermost = blocks.last().unwrap();
-    let rows: Vec<&[f32]> = values
-        .chunks_exact(features)
-        .map(|row| &row[columns.clone()])
-        .collect();
+    let rows: Vec<&[f32]> = values.chunks_exact(features).map(|row| &row[columns.clone()]).collect();
     let mut buffers = InputBuffers::default();
     let input = assemble_input(&rows, outermost, columns.len(), true, &mut buffers).unwrap();
     let BatchInput::PreAggregated { own, mean } = input else {
@@ -74,10 +71,7 @@ fn input_of(values: &[f32], blocks: &[Block], features: usize, columns: Range<us
 
 fn flat(model: &dyn Trainable) -> Vec<f32> {
     let parameters = model.parameters().unwrap();
-    parameters
-        .into_iter()
-        .flat_map(|parameter| parameter.values)
-        .collect()
+    parameters.into_iter().flat_map(|parameter| parameter.values).collect()
 }
 
 fn assert_close(found: &[f32], wanted: &[f32], what: &str) {
@@ -126,11 +120,12 @@ fn slices_are_the_whole(features: usize, ranks: Rank, layers: usize, dropout: f6
             .collect();
         let sums = summed(&slices, &values, &inputs);
         let wanted = model.gradients(batch, 50).unwrap();
-        let found = model
-            .gradients_from_sums(batch, sums.clone(), 50, &mut || ())
-            .unwrap();
+        let found = model.gradients_from_sums(batch, sums.clone(), 50, &mut || ()).unwrap();
         assert_close(&[found.outcome.loss_sum], &[wanted.loss_sum], "loss");
-        whole.iter_mut().zip(wanted.gradients).for_each(|(sum, value)| *sum += value);
+        whole
+            .iter_mut()
+            .zip(wanted.gradients)
+            .for_each(|(sum, value)| *sum += value);
         sliced
             .iter_mut()
             .zip(found.outcome.gradients)
@@ -185,7 +180,10 @@ proptest! {
 fn what_does_not_fit_is_refused() {
     let config = config(6, 2, 0.0);
     let error = FirstLayerSlice::new(&config, 4..7).unwrap_err().to_string();
-    assert_eq!(error, "the slice of columns must be inside the features, found 4 .. 7 of 6");
+    assert_eq!(
+        error,
+        "the slice of columns must be inside the features, found 4 .. 7 of 6"
+    );
     let slice = FirstLayerSlice::new(&config, 2..4).unwrap();
     assert!(slice.weights(&[0.0; 3]).is_err());
     let mut model = build(&Device::cpu(), &config, 5).unwrap();
