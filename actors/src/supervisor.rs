@@ -414,6 +414,7 @@ impl ClusterState {
                 Communication::Pull => config.window,
                 Communication::PushPull => 0,
             },
+            row_type: config.row_type,
             budget_rows: self.recorder.budget_rows(),
             held_rows_peak: self.recorder.held_rows_peak(),
             ranks: u32::from(self.manifest.book.parts()),

@@ -4,6 +4,7 @@
 //! - [`counts`]: what is planned, counted and served are the same numbers, and the numbers that a trace predicts;
 //! - [`shapes`]: graphs and models that are not as one expects;
 //! - [`files`]: what a run prints and leaves behind;
+//! - [`row_types`]: remote rows in fewer bits;
 //! - [`joules`]: energy counters that a test advances.
 //!
 //! And that training learns from the graph, below.
@@ -15,6 +16,7 @@ mod bits;
 mod counts;
 mod files;
 mod joules;
+mod row_types;
 mod shapes;
 
 use common::{debian_parts, serial, train_json};

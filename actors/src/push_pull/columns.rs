@@ -80,7 +80,7 @@ impl ColumnTable {
                     continue;
                 }
                 let first = book.range(rank).start;
-                let rows = rows.map(|node| &shard.row(node - first)[columns.clone()]);
+                let rows = rows.map(|node| &shard.data().row(node - first)[columns.clone()]);
                 let bytes: Vec<u8> = rows.flat_map(bytemuck::cast_slice).copied().collect();
                 let caller = Caller {
                     rank: to,
@@ -113,7 +113,7 @@ impl ColumnTable {
         let width = self.width;
         for node in nodes.clone() {
             let start = node as usize * width;
-            self.values[start..start + width].copy_from_slice(&shard.row(node - nodes.start)[columns.clone()]);
+            self.values[start..start + width].copy_from_slice(&shard.data().row(node - nodes.start)[columns.clone()]);
         }
     }
 

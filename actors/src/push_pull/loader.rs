@@ -254,7 +254,7 @@ impl SlicedAssembly {
     fn slice(&self, rank: Rank, outermost: &OutermostBlock) -> Result<SlicedInput, PushPullError> {
         let rows: Vec<&[f32]> = outermost.nodes.iter().map(|node| self.table.row(*node)).collect();
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let input = assemble_input(&rows, &outermost.block, self.table.width(), true, &mut buffers);
+        let input = assemble_input(&rows[..], &outermost.block, self.table.width(), true, &mut buffers);
         let input = input.map_err(|source| PushPullError::Aggregate {
             rank,
             step: self.step,

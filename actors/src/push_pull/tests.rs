@@ -58,7 +58,7 @@ async fn every_rank_gets_its_columns(sizes: &[u32], features: usize, placement: 
         assert_eq!((table.width(), table.nodes()), (columns.len(), book.nodes()));
         for node in 0..book.nodes() {
             let home = book.row_home(node);
-            let row = &shards[usize::from(home.owner)].row(home.row)[columns.clone()];
+            let row = &shards[usize::from(home.owner)].data().row(home.row)[columns.clone()];
             assert_eq!(table.row(node), row, "node {node} at rank {rank}");
         }
         assert_eq!(came, ColumnTable::bytes_to_gather(&book, rank, features));

@@ -58,7 +58,7 @@ fn input_of(values: &[f32], blocks: &[Block], features: usize, columns: Range<us
     let outermost = blocks.last().unwrap();
     let rows: Vec<&[f32]> = values.chunks_exact(features).map(|row| &row[columns.clone()]).collect();
     let mut buffers = InputBuffers::default();
-    let input = assemble_input(&rows, outermost, columns.len(), true, &mut buffers).unwrap();
+    let input = assemble_input(&rows[..], outermost, columns.len(), true, &mut buffers).unwrap();
     let BatchInput::PreAggregated { own, mean } = input else {
         unreachable!("asked for aggregation")
     };
