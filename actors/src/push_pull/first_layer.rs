@@ -33,11 +33,11 @@ pub struct FirstLayer {
     pub traffic: BTreeMap<Phase, Traffic>,
 }
 
-/// What a training step gave, and how long its parts took in seconds.
+/// What a training step gave, and how long its parts took in seconds. In a run that pulls rows nothing was waited.
 #[derive(Debug)]
 pub struct ComputedStep {
-    /// Of the first layer's weights the gradients of this rank's columns over the batches of all ranks; of everything
-    /// else those of this rank's batch.
+    /// In push-pull: of the first layer's weights the gradients of this rank's columns over the batches of all ranks; of
+    /// everything else those of this rank's batch.
     pub outcome: StepOutcome,
     pub forward_s: f64,
     pub backward_s: f64,
@@ -119,35 +119,27 @@ impl FirstLayer {
         }
         let destinations = batch.blocks.last().map_or(0, |block| block.destination_count()) as usize;
         let values = destinations * self.slice.outputs();
-        let mut own = match slices.get(usize::from(rank)) {
+        let own = match slices.get(usize::from(rank)) {
             Some(slice) => weights.partial_sums(slice)?,
             None => Vec::new(),
         };
         let waiting = Instant::now();
-        let mut sums: Option<Vec<f32>> = None;
+        let mut sums = Vec::new();
         let mut pulled = 0;
-        if values > 0 {
-            for from in &self.holders {
-                if *from == rank {
-                    sums = Some(match sums {
-                        None => std::mem::take(&mut own),
-                        Some(sums) => added(sums, own.iter().copied()),
-                    });
-                    continue;
-                }
-                let bytes = self.receive(ParcelKind::PartialSums, moment, *from)?;
-                self.collective.check(*from, ParcelKind::PartialSums, values, &bytes)?;
-                pulled += bytes.len() as u64;
-                sums = Some(match sums {
-                    None => values_of(&bytes).collect(),
-                    Some(sums) => added(sums, values_of(&bytes)),
-                });
+        for from in self.holders.iter().filter(|_| values > 0) {
+            if *from == rank {
+                add(&mut sums, own.iter().copied());
+                continue;
             }
+            let bytes = self.receive(ParcelKind::PartialSums, moment, *from)?;
+            self.collective.check(*from, ParcelKind::PartialSums, values, &bytes)?;
+            pulled += bytes.len() as u64;
+            add(&mut sums, values_of(&bytes));
         }
         self.sent(sending)?;
         let waited_s = waiting.elapsed().as_secs_f64();
         self.traffic.entry(moment.period.phase).or_default().pull_bytes += pulled;
-        Ok((sums.unwrap_or_default(), waited_s))
+        Ok((sums, waited_s))
     }
 
     /// Sends the gradient of this rank's sums to all holders, and adds to the flat gradients those of this rank's columns
@@ -252,9 +244,13 @@ impl FirstLayer {
     }
 }
 
-fn added(mut sums: Vec<f32>, values: impl Iterator<Item = f32>) -> Vec<f32> {
-    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-    sums
+/// Adds a partial sum. The first is taken as it is.
+fn add(sums: &mut Vec<f32>, values: impl Iterator<Item = f32>) {
+    if sums.is_empty() {
+        sums.extend(values);
+    } else {
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    }
 }
 
 fn bytes_of(values: &[f32]) -> Vec<u8> {
