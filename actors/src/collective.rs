@@ -13,6 +13,7 @@ use greengnn_model::counters::Period;
 use crate::transport::{Inbox, InboxError, Parcel, ParcelKind, ParcelTag, Transport, TransportError};
 
 /// One rank's part in the collective operations of a run. All ranks call the same operations in the same order.
+#[derive(Clone)]
 pub struct Collective {
     rank: Rank,
     machines: Vec<String>,
@@ -204,24 +205,42 @@ impl Collective {
         payload: impl Fn(Rank) -> Vec<u8>,
     ) -> Result<(), CollectiveError> {
         for to in (self.rank + 1..self.ranks()).chain(0..self.rank) {
-            let parcel = Parcel {
-                from: self.rank,
-                to,
-                tag: tag(kind, moment),
-                payload: payload(to),
-                period: moment.period,
-            };
-            let posted = self.transport.post(parcel).await;
-            posted.map_err(|source| CollectiveError::Unreachable {
-                rank: to,
-                machine: self.machine(to),
-                source,
-            })?;
+            self.send(kind, moment, to, payload(to)).await?;
         }
         Ok(())
     }
 
-    async fn receive(&self, kind: ParcelKind, moment: Moment, from: Rank) -> Result<Vec<u8>, CollectiveError> {
+    /// Sends to one rank. Resolves once the payload has been handed to the network.
+    ///
+    /// # Errors
+    /// A rank that cannot be reached.
+    pub async fn send(
+        &self,
+        kind: ParcelKind,
+        moment: Moment,
+        to: Rank,
+        payload: Vec<u8>,
+    ) -> Result<(), CollectiveError> {
+        let parcel = Parcel {
+            from: self.rank,
+            to,
+            tag: tag(kind, moment),
+            payload,
+            period: moment.period,
+        };
+        let posted = self.transport.post(parcel).await;
+        posted.map_err(|source| CollectiveError::Unreachable {
+            rank: to,
+            machine: self.machine(to),
+            source,
+        })
+    }
+
+    /// What `from` sent to this rank, waiting for at most the deadline.
+    ///
+    /// # Errors
+    /// A rank that did not answer in time.
+    pub async fn receive(&self, kind: ParcelKind, moment: Moment, from: Rank) -> Result<Vec<u8>, CollectiveError> {
         let taken = self.inbox.take(tag(kind, moment), from, self.deadline).await;
         match taken {
             Ok(parcel) => Ok(parcel.payload),
@@ -238,7 +257,11 @@ impl Collective {
         }
     }
 
-    fn check(&self, from: Rank, kind: ParcelKind, values: usize, bytes: &[u8]) -> Result<(), CollectiveError> {
+    /// Refuses bytes that are not `values` f32.
+    ///
+    /// # Errors
+    /// [`CollectiveError::WrongSize`].
+    pub fn check(&self, from: Rank, kind: ParcelKind, values: usize, bytes: &[u8]) -> Result<(), CollectiveError> {
         if bytes.len() == values * 4 {
             return Ok(());
         }

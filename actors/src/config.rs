@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TrainConfig {
-    /// How remote rows are cached.
+    /// What ranks move to train on nodes of other parts.
+    pub communication: Communication,
+    /// How remote rows are cached; `none` in push-pull.
     pub policy: String,
     /// How remote rows are asked for: request by request, or as one stream per owner and epoch.
     pub delivery: Delivery,
@@ -58,6 +60,7 @@ pub struct TrainConfig {
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
+            communication: Communication::Pull,
             policy: "bulk".to_owned(),
             delivery: Delivery::Windowed,
             window: 16,
@@ -83,6 +86,20 @@ impl Default for TrainConfig {
         }
     }
 }
+
+/// What ranks move to train on nodes of other parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Communication {
+    /// Feature rows, under a policy.
+    #[default]
+    Pull,
+    /// Sampled graphs and partial sums of the first layer, as in P3; no rows, so that there is no policy.
+    PushPull,
+}
+
+/// The policy of a run that moves no rows.
+pub const NO_POLICY: &str = "none";
 
 /// How often neighbours are sampled anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -151,7 +168,12 @@ impl TrainConfig {
     /// Refuses values that no run can have, before anything is started.
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |name, wanted, found: String| Err(ConfigError::Value { name, wanted, found });
-        policy_by_name(&self.policy)?;
+        match self.communication {
+            Communication::Pull => {
+                policy_by_name(&self.policy)?;
+            }
+            Communication::PushPull => self.check_push_pull()?,
+        }
         self.budget.parse::<Budget>()?;
         self.device.parse::<DeviceChoice>()?;
         if self.window == 0 {
@@ -190,6 +212,47 @@ impl TrainConfig {
         Ok(())
     }
 
+    /// Refuses what a run that moves no rows cannot have.
+    fn check_push_pull(&self) -> Result<(), ConfigError> {
+        let refuse = |name, wanted, found: String| Err(ConfigError::Value { name, wanted, found });
+        if self.policy != NO_POLICY {
+            return refuse(
+                "policy",
+                "none with push-pull, which moves no rows",
+                self.policy.clone(),
+            );
+        }
+        if self.row_type != RowType::F32 {
+            return refuse(
+                "row-type",
+                "f32 with push-pull, which moves no rows",
+                self.row_type.to_string(),
+            );
+        }
+        if self.preaggregate == Preaggregate::Off {
+            return refuse("preaggregate", "on or auto with push-pull", "off".to_owned());
+        }
+        if self.device.parse::<DeviceChoice>()? != DeviceChoice::Cpu {
+            let wanted = "cpu with push-pull, whose first layer is computed on the host";
+            return refuse("device", wanted, self.device.clone());
+        }
+        Ok(())
+    }
+
+    /// Push-pull knows neither policy nor budget, and runs on the CPU: what the defaults say of them is not meant.
+    fn without_rows(&mut self) {
+        let default = Self::default();
+        for (value, without) in [
+            (&mut self.policy, (default.policy, NO_POLICY)),
+            (&mut self.budget, (default.budget, "0rows")),
+            (&mut self.device, (default.device, "cpu")),
+        ] {
+            if *value == without.0 {
+                without.1.clone_into(value);
+            }
+        }
+    }
+
     /// Refuses what this graph cannot have.
     pub fn check_against(&self, manifest: &PartsManifest) -> Result<(), ConfigError> {
         let parts = manifest.book.parts();
@@ -210,6 +273,9 @@ pub struct TrainFlags {
     /// A TOML file with the names of these flags as keys; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Pull rows, or push graphs and pull partial sums of the first layer as P3 does [default: pull]
+    #[arg(long, value_enum)]
+    pub communication: Option<Communication>,
     /// How remote rows are cached: on-demand, degree, presample, lru, lfu, fifo, epoch, window, bulk or full
     /// [default: bulk]
     #[arg(long)]
@@ -320,8 +386,29 @@ impl TrainFlags {
             config.keep_trace = Some(folder.clone());
         }
         config.verify |= self.verify;
+        config.communication = self.communication.unwrap_or(config.communication);
+        if config.communication == Communication::PushPull {
+            self.refuse_row_flags()?;
+            config.without_rows();
+        }
         config.check()?;
         Ok(config)
+    }
+
+    /// A flag that would say how rows are cached was not meant for a run that moves none.
+    fn refuse_row_flags(&self) -> Result<(), ConfigError> {
+        let given = [
+            ("policy", self.policy.clone()),
+            ("budget", self.budget.clone()),
+            ("window", self.window.map(|window| window.to_string())),
+        ];
+        for (name, value) in given {
+            if let Some(found) = value {
+                let wanted = "left out with push-pull, which moves no rows";
+                return Err(ConfigError::Value { name, wanted, found });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -345,6 +432,47 @@ mod tests {
             (16, 7, [10, 5].as_slice())
         );
         assert_eq!(config.lr, TrainConfig::default().lr);
+    }
+
+    #[test]
+    fn push_pull_moves_no_rows_and_takes_nothing_that_says_how_to_keep_them() {
+        let push_pull = || TrainFlags {
+            communication: Some(Communication::PushPull),
+            ..TrainFlags::default()
+        };
+        let config = push_pull().resolve().unwrap();
+        assert_eq!(
+            (&*config.policy, &*config.budget, &*config.device),
+            ("none", "0rows", "cpu")
+        );
+        let text = toml::to_string(&config).unwrap();
+        let again: TrainConfig = toml::from_str(&text).unwrap();
+        again.check().unwrap();
+        assert_eq!(again, config);
+
+        let refused = |flags: TrainFlags| flags.resolve().unwrap_err().to_string();
+        let mut flags = push_pull();
+        flags.policy = Some("bulk".into());
+        let error = refused(flags);
+        assert_eq!(
+            error,
+            "policy must be left out with push-pull, which moves no rows, found bulk"
+        );
+        let mut flags = push_pull();
+        flags.budget = Some("5%".into());
+        assert!(refused(flags).contains("budget must be left out"));
+        let mut flags = push_pull();
+        flags.device = Some("cuda:0".into());
+        assert!(refused(flags).contains("device must be cpu"));
+        let mut flags = push_pull();
+        flags.preaggregate = Some(Preaggregate::Off);
+        assert!(refused(flags).contains("preaggregate must be on or auto"));
+        // Nor has a run that pulls rows no policy.
+        let none = TrainConfig {
+            policy: NO_POLICY.into(),
+            ..TrainConfig::default()
+        };
+        assert!(none.check().unwrap_err().to_string().contains("none"));
     }
 
     #[test]

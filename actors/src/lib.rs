@@ -7,7 +7,8 @@
 //!    decides the [`placement`] of ranks.
 //! 3. [`machine`] connects its lanes ([`wiring`], [`owner`], [`transport`], [`shard`]) and starts its [`rank`]s.
 //! 4. A rank is a [`presampler`], its initial [`filling`], a [`planner`], a [`prefetcher`] with its [`arena`] and the
-//!    assembly of batches, and a [`trainer`] that averages gradients in a [`collective`].
+//!    assembly of batches, and a [`trainer`] that averages gradients in a [`collective`]. With [`push_pull`] no rows move,
+//!    and the ranks compute the first layer together.
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
 //!
 //! [`doctor`] says beforehand what a computer can measure.
@@ -34,6 +35,7 @@ pub mod planner;
 pub mod prefetcher;
 pub mod presampler;
 pub mod protocol;
+pub mod push_pull;
 pub mod rank;
 pub mod recorder;
 pub mod report;

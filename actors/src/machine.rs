@@ -457,6 +457,7 @@ impl MachineState {
                 policy: Arc::clone(&wiring.policy),
                 budget_rows: seat.budget_rows,
                 model: seat.model,
+                push_pull: seat.push_pull,
                 preaggregate: wiring.preaggregate,
                 trace_folder,
             };

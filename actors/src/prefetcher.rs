@@ -379,6 +379,7 @@ impl Prefetcher {
             sample_requests: 0,
             feature_rows: asked.rows,
             feature_bytes: asked.bytes,
+            ..Traffic::default()
         };
         Ok(())
     }
@@ -490,6 +491,7 @@ pub fn planned_of(requests: &[Request]) -> PlannedCounts {
         feature_requests: requests.len() as u64,
         deliveries: requests.len() as u64,
         feature_rows: requests.iter().map(|request| request.rows.len() as u64).sum(),
+        ..PlannedCounts::default()
     }
 }
 

@@ -4,6 +4,7 @@
 //! prefetcher as a task. The actor hears from them, passes their news on, and fails with the reason of the first that
 //! failed.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,6 +32,9 @@ use crate::machine::MachineEvent;
 use crate::planner::{PLANS_AHEAD, RankPlanner, encode_as};
 use crate::prefetcher::{PrefetchError, Prefetched, Prefetcher, planned_of};
 use crate::presampler::{EPOCHS_AHEAD, EpochTrace, Presampler, PresamplerError};
+use crate::push_pull::first_layer::FirstLayer;
+use crate::push_pull::loader::PushLoader;
+use crate::push_pull::{PushPullError, PushPullSeat};
 use crate::report::records::StepRecord;
 use crate::report::summary::Planned;
 use crate::trainer::{EpochOutcome, Trainer, TrainerError, TrainerEvents};
@@ -51,6 +55,8 @@ pub struct RankStart {
     pub policy: Arc<dyn Policy>,
     pub budget_rows: u32,
     pub model: Box<dyn Trainable>,
+    /// In push-pull, this rank's columns; none in a run that pulls rows.
+    pub push_pull: Option<PushPullSeat>,
     pub preaggregate: bool,
     pub trace_folder: PathBuf,
 }
@@ -186,7 +192,7 @@ fn start_workers(
         part: Arc::clone(&start.part),
         budget_rows: start.budget_rows,
         presampler: presampler.clone(),
-        collective: start.filling,
+        collective: start.filling.clone(),
     };
     let told = myself.clone();
     spawn_worker(format!("presample-{rank}"), &myself, move || {
@@ -196,7 +202,20 @@ fn start_workers(
         }
     })?;
 
-    let buffers: Arc<Mutex<InputBuffers>> = Arc::default();
+    // In push-pull a batch has an input per rank.
+    let inputs = start.push_pull.as_ref().map_or(1, |_| start.book.parts());
+    let buffers = Arc::new(Mutex::new(InputBuffers::for_inputs(usize::from(inputs))));
+    let push_loader = start.push_pull.as_ref().map(|seat| PushLoader {
+        book: Arc::clone(&start.book),
+        part: Arc::clone(&start.part),
+        shard: Arc::clone(&seat.shard),
+        collective: start.filling,
+        holders: seat.holders.clone(),
+        outputs: seat.slice.outputs(),
+        ahead: Arc::clone(&ahead),
+        epochs: Arc::clone(&epoch_permits),
+        buffers: Arc::clone(&buffers),
+    });
     let prefetcher = Prefetcher {
         rank,
         book: Arc::clone(&start.book),
@@ -222,10 +241,13 @@ fn start_workers(
         epochs: config.epochs,
         state: CacheState::default(),
     };
-    let loader = Loader {
-        filling,
-        planner,
-        prefetcher,
+    let loader = match push_loader {
+        Some(loader) => Loader::Columns(loader),
+        None => Loader::Rows(RowLoader {
+            filling,
+            planner,
+            prefetcher,
+        }),
     };
     let told = myself.clone();
     let prefetching = tokio::spawn(async move {
@@ -243,11 +265,21 @@ fn start_workers(
     });
 
     let (cancel_trainer, trainer_cancelled) = watch::channel(false);
+    let first_layer = start.push_pull.map(|seat| FirstLayer {
+        slice: seat.slice,
+        holders: seat.holders,
+        collective: start.collective.clone(),
+        runtime: runtime.clone(),
+        cancelled: trainer_cancelled.clone(),
+        shard: seat.shard,
+        traffic: BTreeMap::new(),
+    });
     let trainer = Trainer {
         rank,
         epochs: config.epochs,
         model: start.model,
         collective: start.collective,
+        first_layer,
         runtime,
         batches,
         ahead: Arc::clone(&ahead),
@@ -280,8 +312,16 @@ fn start_workers(
     })
 }
 
-/// What makes batches out of traces: the fill first, then plans and their execution side by side.
-struct Loader {
+/// What makes batches out of traces.
+enum Loader {
+    /// From rows that are pulled under a policy.
+    Rows(RowLoader),
+    /// From the rank's columns of all rows, in push-pull.
+    Columns(PushLoader),
+}
+
+/// The fill first, then plans and their execution side by side.
+struct RowLoader {
     filling: Filling,
     planner: RankPlanner,
     prefetcher: Prefetcher,
@@ -296,9 +336,30 @@ enum LoaderError {
     Prefetch(#[from] PrefetchError),
     #[error("the planner could not start: {0}")]
     Planner(#[from] std::io::Error),
+    #[error("rank {rank}: {}", in_one_line(source))]
+    PushPull { rank: Rank, source: PushPullError },
 }
 
 impl Loader {
+    async fn run(
+        self,
+        traces: mpsc::Receiver<Arc<EpochTrace>>,
+        batches: mpsc::Sender<Prefetched>,
+        told: &ActorRef<RankEvent>,
+    ) -> Result<(), LoaderError> {
+        let loader = match self {
+            Self::Rows(loader) => return loader.run(traces, batches, told).await,
+            Self::Columns(loader) => loader,
+        };
+        let rank = loader.collective.rank();
+        let failed = |source| LoaderError::PushPull { rank, source };
+        let (columns, traffic, planned) = loader.gather().await.map_err(failed)?;
+        let _ = told.cast(RankEvent::Filled(traffic, planned));
+        loader.run(Arc::new(columns), traces, batches).await.map_err(failed)
+    }
+}
+
+impl RowLoader {
     async fn run(
         mut self,
         traces: mpsc::Receiver<Arc<EpochTrace>>,

@@ -15,7 +15,7 @@ use crate::shard::Served;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     #[error(
-        "epoch {epoch}, rank {rank}, {phase:?}: the plan has {planned} feature {what}, the rank counted {counted}, the \
+        "epoch {epoch}, rank {rank}, {phase:?}: the plan has {planned} {what}, the rank counted {counted}, the \
          owners served {served}"
     )]
     CountsDiffer {
@@ -277,6 +277,8 @@ fn served_by_rank(reports: &[EpochReport]) -> BTreeMap<(Rank, Period), Served> {
         sum.deliveries += entry.counts.deliveries;
         sum.feature_rows += entry.counts.feature_rows;
         sum.sample_requests += entry.counts.sample_requests;
+        sum.push_bytes += entry.counts.push_bytes;
+        sum.pull_bytes += entry.counts.pull_bytes;
     }
     served
 }
@@ -292,13 +294,30 @@ fn check_counts(record: &RankRecord, rank: Rank) -> Result<(), RecordError> {
     } = *record;
     let pairs = [
         (
-            "requests",
+            "feature requests",
             planned.feature_requests,
             counted.feature_requests,
             served.feature_requests,
         ),
         ("deliveries", planned.deliveries, counted.deliveries, served.deliveries),
-        ("rows", planned.feature_rows, counted.feature_rows, served.feature_rows),
+        (
+            "feature rows",
+            planned.feature_rows,
+            counted.feature_rows,
+            served.feature_rows,
+        ),
+        (
+            "pushed bytes",
+            planned.push_bytes,
+            counted.push_bytes,
+            served.push_bytes,
+        ),
+        (
+            "pulled bytes",
+            planned.pull_bytes,
+            counted.pull_bytes,
+            served.pull_bytes,
+        ),
     ];
     for (what, planned, counted, served) in pairs {
         if planned != counted || planned != served {

@@ -133,6 +133,14 @@ impl PartShard {
         Ok(())
     }
 
+    /// Counts what push-pull got from the caller and sent to it.
+    pub fn exchanged(&self, caller: Caller, push_bytes: u64, pull_bytes: u64) {
+        self.served.count(caller, |served| {
+            served.push_bytes += push_bytes;
+            served.pull_bytes += pull_bytes;
+        });
+    }
+
     /// Answers `queries` as one request and counts it. Takes CPU time in proportion to the picks, of which there may be
     /// as many as `most_words` together with the rows of the queries.
     ///
@@ -186,6 +194,11 @@ pub struct Served {
     pub feature_rows: u64,
     /// Questions for sampled neighbours that were answered.
     pub sample_requests: u64,
+    /// Push-pull: bytes of blocks and gradients that came from the rank, and of columns and partial sums that went to it.
+    #[serde(default)]
+    pub push_bytes: u64,
+    #[serde(default)]
+    pub pull_bytes: u64,
 }
 
 /// What an owner served, by rank and period. Counted when a question is accepted, before its first row leaves.
@@ -371,7 +384,7 @@ mod tests {
             feature_requests: 1,
             deliveries: 1,
             feature_rows: 3,
-            sample_requests: 0,
+            ..Served::default()
         };
         let second = Served {
             feature_rows: 0,

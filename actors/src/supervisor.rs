@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::causes::in_one_line;
-use crate::config::TrainConfig;
+use crate::config::{Communication, TrainConfig};
 use crate::control::{self, ControlError, ControlNode};
 use crate::gate::{JoinAnswer, SupervisorGate};
 use crate::placement::{self, PlacementError};
@@ -408,9 +408,13 @@ impl ClusterState {
         let setup_s = self.set_up.map_or(0.0, |set_up| (set_up - self.started).as_secs_f64());
         Ok(RunSummary {
             version: SUMMARY_VERSION,
+            communication: config.communication,
             policy: config.policy.clone(),
             delivery: config.delivery,
-            window: config.window,
+            window: match config.communication {
+                Communication::Pull => config.window,
+                Communication::PushPull => 0,
+            },
             row_type: config.row_type,
             budget_rows: self.recorder.budget_rows(),
             held_rows_peak: self.recorder.held_rows_peak(),

@@ -267,6 +267,7 @@ mod tests {
             sample_requests: 5,
             feature_rows: 600,
             feature_bytes: 700,
+            ..Traffic::default()
         };
         let step = StepRecord {
             rank: 2,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::Rank;
 use greengnn_model::counters::{Period, Phase};
-use greengnn_model::layers::{Evaluation, LayerError, NamedParameter, Trainable};
+use greengnn_model::layers::{AssembledBatch, Evaluation, LayerError, NamedParameter, Trainable};
 use greengnn_model::policy::RemoteTrace;
 use greengnn_model::rng::Purpose;
 use tokio::runtime::Handle;
@@ -17,6 +17,8 @@ use crate::causes::in_one_line;
 use crate::collective::{Collective, CollectiveError, Moment};
 use crate::prefetcher::{EpochTally, Prefetched, PreparedBatch};
 use crate::presampler::EpochTrace;
+use crate::push_pull::PushPullError;
+use crate::push_pull::first_layer::{ComputedStep, FirstLayer};
 use crate::report::records::StepRecord;
 use crate::transport::ParcelKind;
 
@@ -35,6 +37,12 @@ pub enum TrainerError {
         rank: Rank,
         epoch: u32,
         source: CollectiveError,
+    },
+    #[error("rank {rank}, epoch {epoch}: {}", in_one_line(source))]
+    PushPull {
+        rank: Rank,
+        epoch: u32,
+        source: PushPullError,
     },
     #[error("rank {rank} waited {} s for its next batch; the prefetcher did not answer", within.as_secs())]
     NoBatch { rank: Rank, within: Duration },
@@ -82,6 +90,8 @@ pub struct Trainer {
     pub epochs: u32,
     pub model: Box<dyn Trainable>,
     pub collective: Collective,
+    /// In push-pull, the first layer of all ranks; none in a run that pulls rows.
+    pub first_layer: Option<FirstLayer>,
     pub runtime: Handle,
     pub batches: mpsc::Receiver<Prefetched>,
     /// One permit back per finished step: the prefetcher may assemble one more.
@@ -196,15 +206,12 @@ impl Trainer {
     fn train_step(&mut self, running: &mut RunningEpoch, step: u32, divisor: u32) -> Result<StepRecord, TrainerError> {
         let epoch = running.outcome.epoch;
         let (prepared, stall_s) = self.next_batch(running, step, Phase::Training)?;
-        let computing = Instant::now();
-        let mut forward_s = 0.0;
-        let outcome = self
-            .model
-            .gradients_observed(&prepared.batch, divisor.max(1), &mut || {
-                forward_s = computing.elapsed().as_secs_f64()
-            })
-            .map_err(|source| self.layer_error(epoch, step, source))?;
-        let backward_s = computing.elapsed().as_secs_f64() - forward_s;
+        let ComputedStep {
+            outcome,
+            forward_s,
+            backward_s,
+            waited_s,
+        } = self.gradients(&prepared.batch, divisor.max(1), epoch, step)?;
         // The loss travels as one more value behind the gradients.
         let mut sum = outcome.gradients;
         sum.push(outcome.loss_sum);
@@ -214,7 +221,7 @@ impl Trainer {
             self.collective
                 .all_reduce_sum(moment(epoch, step, Phase::Training), &mut sum),
         )?;
-        let sync_s = syncing.elapsed().as_secs_f64();
+        let sync_s = waited_s + syncing.elapsed().as_secs_f64();
         let loss = sum.pop().unwrap_or(0.0);
         if !loss.is_finite() {
             return Err(TrainerError::NotFinite { epoch, step });
@@ -251,6 +258,33 @@ impl Trainer {
         Ok(record)
     }
 
+    /// Forward, loss and backward of one batch: alone, or in push-pull together with the other ranks.
+    fn gradients(
+        &mut self,
+        batch: &AssembledBatch,
+        divisor: u32,
+        epoch: u32,
+        step: u32,
+    ) -> Result<ComputedStep, TrainerError> {
+        if let Some(first_layer) = &mut self.first_layer {
+            let at = moment(epoch, step, Phase::Training);
+            let done = first_layer.gradients(self.model.as_mut(), batch, divisor, at);
+            return done.map_err(|source| self.push_pull_error(epoch, step, source));
+        }
+        let computing = Instant::now();
+        let mut forward_s = 0.0;
+        let outcome = self
+            .model
+            .gradients_observed(batch, divisor, &mut || forward_s = computing.elapsed().as_secs_f64())
+            .map_err(|source| self.layer_error(epoch, step, source))?;
+        Ok(ComputedStep {
+            outcome,
+            forward_s,
+            backward_s: computing.elapsed().as_secs_f64() - forward_s,
+            waited_s: 0.0,
+        })
+    }
+
     fn evaluate_step(
         &mut self,
         running: &mut RunningEpoch,
@@ -259,10 +293,19 @@ impl Trainer {
     ) -> Result<(), TrainerError> {
         let (prepared, _) = self.next_batch(running, step, Phase::Evaluation)?;
         let epoch = running.outcome.epoch;
-        let found = self
-            .model
-            .evaluate(&prepared.batch)
-            .map_err(|source| self.layer_error(epoch, step, source))?;
+        let found = match &mut self.first_layer {
+            None => {
+                let found = self.model.evaluate(&prepared.batch);
+                found.map_err(|source| self.layer_error(epoch, step, source))?
+            }
+            Some(first_layer) => {
+                let at = moment(epoch, step, Phase::Evaluation);
+                let found = first_layer.evaluate(self.model.as_mut(), &prepared.batch, at);
+                let (found, waited_s) = found.map_err(|source| self.push_pull_error(epoch, step, source))?;
+                *running.outcome.sync_s.entry(Phase::Evaluation).or_default() += waited_s;
+                found
+            }
+        };
         total.loss_sum += found.loss_sum;
         total.correct += found.correct;
         total.labelled += found.labelled;
@@ -309,6 +352,11 @@ impl Trainer {
                     rank: self.rank,
                     what: "a batch after the last",
                 });
+            }
+        }
+        if let Some(first_layer) = &mut self.first_layer {
+            for (phase, traffic) in std::mem::take(&mut first_layer.traffic) {
+                *outcome.tally.traffic.entry(phase).or_default() += traffic;
             }
         }
         Ok(outcome)
@@ -360,6 +408,15 @@ impl Trainer {
                 _ = cancelled.changed() => Err(TrainerError::Cancelled),
             }
         })
+    }
+
+    fn push_pull_error(&self, epoch: u32, step: u32, source: PushPullError) -> TrainerError {
+        let rank = self.rank;
+        match source {
+            PushPullError::Cancelled => TrainerError::Cancelled,
+            PushPullError::Layer(source) => self.layer_error(epoch, step, source),
+            source => TrainerError::PushPull { rank, epoch, source },
+        }
     }
 
     fn layer_error(&self, epoch: u32, step: u32, source: LayerError) -> TrainerError {

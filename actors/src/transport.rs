@@ -120,6 +120,14 @@ pub enum ParcelKind {
     Degrees,
     /// Accuracy and loss of an evaluation.
     Evaluation,
+    /// Push-pull: some columns of feature rows, at set-up.
+    Columns,
+    /// Push-pull: the outermost block of a batch.
+    OutermostBlock,
+    /// Push-pull: what some columns add to the first layer's sums.
+    PartialSums,
+    /// Push-pull: the gradient of the first layer's sums.
+    SumsGradient,
 }
 
 /// Why a peer could not be used.

@@ -14,10 +14,11 @@ use greengnn_model::store::{PartStore, PartsManifest, StoreError};
 use ractor::{Actor, ActorCell};
 
 use crate::collective::{Collective, CollectiveError};
-use crate::config::{Preaggregate, TrainConfig};
+use crate::config::{Communication, Preaggregate, TrainConfig};
 use crate::control::{self, ControlError, ControlNode};
 use crate::owner::{Owner, OwnerTickets, StoredShard, owner_ref};
 use crate::protocol::{Assignment, MachineInfo};
+use crate::push_pull::PushPullSeat;
 use crate::shard::PartShard;
 use crate::transport::{
     Hosted, Inbox, InboxLimits, LaneClient, LaneListener, LaneSettings, MachineId, Router, Transport, TransportError,
@@ -104,6 +105,8 @@ pub struct Seat {
     pub filling: Collective,
     pub budget_rows: u32,
     pub model: Box<dyn Trainable>,
+    /// In push-pull, its columns.
+    pub push_pull: Option<PushPullSeat>,
 }
 
 /// Opens the parts, starts the owners, dials the peers, and opens lanes to all of them.
@@ -128,7 +131,11 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         .iter()
         .find(|machine| machine.name == me.name)
         .ok_or(WiringError::NoRank)?;
-    let policy = policy_for(&config.policy, config.delivery)?;
+    let policy = match config.communication {
+        Communication::Pull => policy_for(&config.policy, config.delivery)?,
+        // A rank that pulls no rows keeps none and is not asked for a plan.
+        Communication::PushPull => policy_for("on-demand", config.delivery)?,
+    };
     let budget: Budget = config.budget.parse()?;
     set_threads(&config, own, &machines);
 
@@ -204,7 +211,12 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         let device = Device::probe(choice, local as u32)?;
         tracing::info!("rank {rank} trains on {device}: {}", device.reason());
         device_name = device.to_string();
-        let model = build_model(device, &config, &manifest).await?;
+        let model_config = model_config(&config, &manifest);
+        let push_pull = match (config.communication, hosted.shard(rank)) {
+            (Communication::PushPull, Some(shard)) => Some(PushPullSeat::new(&model_config, &book, shard)?),
+            _ => None,
+        };
+        let model = build_model(device, model_config, config.seed).await?;
         let asked = budget.rows(row_bytes, book.remote_nodes(rank));
         let budget_rows = policy.budget_rows(&book, rank, asked);
         budgets.insert(rank, budget_rows);
@@ -220,6 +232,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
             filling,
             budget_rows,
             model,
+            push_pull,
         });
     }
     let preaggregate = match config.preaggregate {
@@ -297,22 +310,20 @@ fn ended(error: tokio::task::JoinError) -> WiringError {
 }
 
 /// Builds the model off the runtime's threads: a GPU back end takes its time.
-async fn build_model(
-    device: Device,
-    config: &TrainConfig,
-    manifest: &PartsManifest,
-) -> Result<Box<dyn Trainable>, WiringError> {
-    let model = ModelConfig {
+async fn build_model(device: Device, model: ModelConfig, seed: u64) -> Result<Box<dyn Trainable>, WiringError> {
+    let built = tokio::task::spawn_blocking(move || greengnn_model::layers::build(&device, &model, seed)).await;
+    Ok(built.map_err(ended)??)
+}
+
+fn model_config(config: &TrainConfig, manifest: &PartsManifest) -> ModelConfig {
+    ModelConfig {
         features: manifest.features,
         hidden: config.hidden,
         layers: config.fanouts.len(),
         classes: manifest.classes as usize,
         dropout: config.dropout,
         learning_rate: config.lr,
-    };
-    let seed = config.seed;
-    let built = tokio::task::spawn_blocking(move || greengnn_model::layers::build(&device, &model, seed)).await;
-    Ok(built.map_err(ended)??)
+    }
 }
 
 /// Steps of every purpose: the maximum over ranks.

@@ -42,6 +42,10 @@ pub enum AssembleError {
     },
     #[error("the block is damaged: {0}")]
     Block(String),
+    #[error(
+        "the input has only some columns of the features; the first layer has to be computed by all ranks together"
+    )]
+    SlicedInput,
 }
 
 /// Feature rows by their index in a batch, wherever they lie in memory.
@@ -257,11 +261,22 @@ pub fn own_and_mean<R: FeatureRows + ?Sized>(
 #[derive(Debug, Default)]
 pub struct InputBuffers {
     spare: Vec<Vec<f32>>,
+    inputs: usize,
 }
 
 impl InputBuffers {
+    /// Buffers for two batches in flight with `inputs` inputs each: one, or one per rank in push-pull.
+    pub fn for_inputs(inputs: usize) -> Self {
+        Self {
+            spare: Vec::new(),
+            inputs,
+        }
+    }
+
     /// Spare buffers that are kept: the two halves of a pre-aggregated input, for two batches in flight.
-    const KEPT: usize = 4;
+    fn kept(&self) -> usize {
+        4 * self.inputs.max(1)
+    }
 
     /// Takes back the buffers of an input that is no longer used.
     pub fn recycle(&mut self, input: BatchInput) {
@@ -271,11 +286,17 @@ impl InputBuffers {
                 self.keep(own);
                 self.keep(mean);
             }
+            BatchInput::Sliced(slices) => {
+                for slice in slices {
+                    self.keep(slice.own);
+                    self.keep(slice.mean);
+                }
+            }
         }
     }
 
     fn keep(&mut self, buffer: Vec<f32>) {
-        if self.spare.len() < Self::KEPT {
+        if self.spare.len() < self.kept() {
             self.spare.push(buffer);
         }
     }

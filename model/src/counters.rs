@@ -50,6 +50,10 @@ pub struct Traffic {
     pub feature_rows: u64,
     /// Rows times the bytes of a row.
     pub feature_bytes: u64,
+    /// What push-pull sends to the ranks that hold the columns: sampled graphs, and gradients of the first layer's sums.
+    pub push_bytes: u64,
+    /// What push-pull gets from them: at set-up the rank's columns of their rows, then partial sums of the first layer.
+    pub pull_bytes: u64,
 }
 
 impl AddAssign for Traffic {
@@ -59,6 +63,8 @@ impl AddAssign for Traffic {
         self.sample_requests += other.sample_requests;
         self.feature_rows += other.feature_rows;
         self.feature_bytes += other.feature_bytes;
+        self.push_bytes += other.push_bytes;
+        self.pull_bytes += other.pull_bytes;
     }
 }
 

@@ -7,6 +7,7 @@
 //! - [`device`]: where a model runs, asked before anything is put there.
 //! - [`parameters`]: shapes, names and first values of the parameters; [`adam`] changes them.
 //! - [`dropout`]: which activations a batch drops.
+//! - [`sliced`]: some columns of the first layer, for ranks that compute it together.
 //! - [`weights`]: their hash and their file.
 //! - `backend`, `tape`, `cpu`, `cuda`, `model`: the operations that Burn lacks, and the training step.
 
@@ -22,6 +23,7 @@ pub mod dropout;
 #[cfg(feature = "train")]
 mod model;
 pub mod parameters;
+pub mod sliced;
 #[cfg(feature = "train")]
 mod tape;
 pub mod weights;
@@ -31,6 +33,7 @@ pub use weights::{SavedWeights, load_safetensors, save_safetensors, weights_sha2
 
 use crate::batch::Block;
 use crate::rng::BatchKey;
+use sliced::SlicedInput;
 
 /// What the model is. Everything that the parameters' shapes and the forward pass depend on.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +59,9 @@ pub enum BatchInput {
     /// The first layer's aggregation was done by the loader: per destination of the outermost block its own row and the
     /// mean of its picks (zero without picks). The same bits as aggregating in the layer.
     PreAggregated { own: Vec<f32>, mean: Vec<f32> },
+    /// The same of the batches of all ranks, in their order, but of this rank's columns alone. No model takes it as it
+    /// is: the ranks add up the first layer and go on with [`Trainable::gradients_from_sums`].
+    Sliced(Vec<SlicedInput>),
 }
 
 /// A mini-batch that is ready to train on.
@@ -76,6 +82,15 @@ pub struct StepOutcome {
     pub loss_sum: f32,
     /// Gradient of `loss_sum / divisor` for every parameter, flat, in the order of [`Trainable::parameters`].
     pub gradients: Vec<f32>,
+}
+
+/// What one rank adds to a training step whose first layer's sums came from elsewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SumsOutcome {
+    /// As of a whole step, but for the first layer's weights, whose gradients are zero.
+    pub outcome: StepOutcome,
+    /// Gradient of `loss_sum / divisor` for the sums, `[destinations, outputs]`; empty if no seed is labelled.
+    pub gradient: Vec<f32>,
 }
 
 /// What one batch says about accuracy.
@@ -148,6 +163,20 @@ pub trait Trainable: Send {
         divisor: u32,
         forward_done: &mut dyn FnMut(),
     ) -> Result<StepOutcome, LayerError>;
+
+    /// [`gradients_observed`](Self::gradients_observed) for a batch whose first layer was multiplied elsewhere: `sums` are
+    /// `W_self own + W_neigh mean` per destination of the outermost block, `[destinations, outputs]`, without the bias.
+    /// The batch's input is not looked at.
+    fn gradients_from_sums(
+        &mut self,
+        batch: &AssembledBatch,
+        sums: Vec<f32>,
+        divisor: u32,
+        forward_done: &mut dyn FnMut(),
+    ) -> Result<SumsOutcome, LayerError>;
+
+    /// [`evaluate`](Self::evaluate) with `sums` as [`gradients_from_sums`](Self::gradients_from_sums) takes them.
+    fn evaluate_from_sums(&mut self, batch: &AssembledBatch, sums: Vec<f32>) -> Result<Evaluation, LayerError>;
 
     /// One step of Adam with the summed gradients of all ranks.
     fn apply(&mut self, flat: &[f32]) -> Result<(), LayerError>;

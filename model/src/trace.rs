@@ -9,8 +9,10 @@
 //! - [`pack`]: lists of numbers in as few bits as they need, for schedules too;
 //! - `record`: one [`MiniBatch`] as bytes, the remote rows first, because planners read nothing else;
 //! - [`writer`] and [`reader`]: the file ([`TraceWriter`], [`TraceReader`]);
+//! - [`outermost`]: the outermost block alone, which ranks push to each other in push-pull ([`OutermostBlock`]).
 
 pub mod header;
+pub mod outermost;
 pub mod pack;
 pub mod reader;
 pub mod writer;
@@ -23,6 +25,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub use header::TraceHeader;
+pub use outermost::{OutermostBlock, OutermostError};
 pub use reader::TraceReader;
 pub use writer::TraceWriter;
 

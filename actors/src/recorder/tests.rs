@@ -38,6 +38,7 @@ fn report(machine: &str, rank: Rank, rows: u64) -> EpochReport {
         feature_requests: 1,
         feature_rows: rows,
         deliveries: 1,
+        ..Planned::default()
     };
     EpochReport {
         machine: machine.to_owned(),
@@ -66,6 +67,7 @@ fn serve(report: &mut EpochReport, rank: Rank, feature_rows: u64) {
         deliveries: 1,
         feature_rows,
         sample_requests: 2,
+        ..ServedCounts::default()
     };
     report.served.push(crate::protocol::Served {
         rank,
@@ -110,6 +112,7 @@ fn an_epoch_is_complete_when_all_machines_have_reported_it() {
             feature_requests: 2,
             feature_rows: 16,
             deliveries: 2,
+            ..Planned::default()
         }
     );
     assert_eq!(completed.ranks.len(), 4);
@@ -124,7 +127,7 @@ fn a_row_that_was_served_and_not_planned_fails_the_run() {
         epoch: 0,
         rank: 0,
         phase: Phase::Training,
-        what: "rows",
+        what: "feature rows",
         planned: 7,
         counted: 7,
         served: 8,
@@ -202,6 +205,7 @@ fn a_fill_that_was_not_served_as_planned_fails_the_run() {
             feature_requests: 1,
             feature_rows: 7,
             deliveries: 1,
+            ..Planned::default()
         },
     )]);
     filled.ranks[0].traffic = BTreeMap::from([(
@@ -217,7 +221,7 @@ fn a_fill_that_was_not_served_as_planned_fails_the_run() {
         epoch: 0,
         rank: 0,
         phase: Phase::Setup,
-        what: "requests",
+        what: "feature requests",
         planned: 1,
         counted: 1,
         served: 0,

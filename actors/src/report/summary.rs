@@ -7,6 +7,8 @@ use greengnn_model::plan::Delivery;
 use greengnn_model::row_type::RowType;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Communication;
+
 /// Version of the layout of `summary.json`. It grows when a name changes its meaning, not when one is added.
 pub const SUMMARY_VERSION: u32 = 1;
 
@@ -15,11 +17,15 @@ pub const SUMMARY_VERSION: u32 = 1;
 pub struct RunSummary {
     /// Version of this layout: [`SUMMARY_VERSION`].
     pub version: u32,
+    /// What ranks moved to train on nodes of other parts.
+    #[serde(default)]
+    pub communication: Communication,
+    /// `none` in push-pull.
     pub policy: String,
     /// How its plans were asked and answered.
     #[serde(default)]
     pub delivery: Delivery,
-    /// Steps per window as asked.
+    /// Steps per window as asked; 0 in push-pull.
     pub window: u32,
     /// How remote rows travelled and were kept. f32 in summaries of before there was a choice.
     #[serde(default)]
@@ -87,6 +93,8 @@ pub struct Planned {
     pub feature_requests: u64,
     pub feature_rows: u64,
     pub deliveries: u64,
+    pub push_bytes: u64,
+    pub pull_bytes: u64,
 }
 
 /// [`Planned`] as it may be written: before there were streams every request was one delivery, and had no field for it.
@@ -96,6 +104,10 @@ struct PlannedFields {
     feature_rows: u64,
     #[serde(default)]
     deliveries: Option<u64>,
+    #[serde(default)]
+    push_bytes: u64,
+    #[serde(default)]
+    pull_bytes: u64,
 }
 
 impl From<PlannedFields> for Planned {
@@ -104,6 +116,8 @@ impl From<PlannedFields> for Planned {
             feature_requests: fields.feature_requests,
             feature_rows: fields.feature_rows,
             deliveries: fields.deliveries.unwrap_or(fields.feature_requests),
+            push_bytes: fields.push_bytes,
+            pull_bytes: fields.pull_bytes,
         }
     }
 }
@@ -114,7 +128,7 @@ pub struct PeriodSummary {
     pub wall_s: f64,
     /// Mean over ranks of the wait for an assembled batch.
     pub stall_s: f64,
-    /// Mean over ranks of the wait for the other ranks' gradients.
+    /// Mean over ranks of the wait for the other ranks' gradients, and in push-pull for their partial sums.
     pub sync_s: f64,
     #[serde(flatten)]
     pub traffic: Traffic,
@@ -195,6 +209,8 @@ impl From<&Traffic> for Planned {
             feature_requests: traffic.feature_requests,
             feature_rows: traffic.feature_rows,
             deliveries: traffic.deliveries,
+            push_bytes: traffic.push_bytes,
+            pull_bytes: traffic.pull_bytes,
         }
     }
 }
@@ -204,6 +220,8 @@ impl std::ops::AddAssign for Planned {
         self.feature_requests += other.feature_requests;
         self.feature_rows += other.feature_rows;
         self.deliveries += other.deliveries;
+        self.push_bytes += other.push_bytes;
+        self.pull_bytes += other.pull_bytes;
     }
 }
 

@@ -4,6 +4,7 @@ use greengnn_model::row_type::RowType;
 
 use super::summary::{PeriodSummary, RunSummary};
 use super::units;
+use crate::config::Communication;
 
 /// Where a column's cells stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +79,17 @@ pub fn period_cells(period: &PeriodSummary) -> [String; 9] {
 
 /// `bulk, window 16, budget 5,000 rows a rank, on cpu: 10 epochs, 4 ranks in 4 machines, seed 1`.
 pub fn headline(summary: &RunSummary) -> String {
+    let how = match summary.communication {
+        Communication::Pull => format!(
+            "{}, window {}, budget {} a rank",
+            summary.policy,
+            summary.window,
+            rows_of_a_type(summary),
+        ),
+        Communication::PushPull => "push-pull".to_owned(),
+    };
     format!(
-        "{}, window {}, budget {} a rank, on {}: {}, {} in {}, seed {}",
-        summary.policy,
-        summary.window,
-        rows_of_a_type(summary),
+        "{how}, on {}: {}, {} in {}, seed {}",
         summary.device,
         units::plural(summary.epochs.len() as u64, "epoch"),
         units::plural(summary.ranks.into(), "rank"),
@@ -106,7 +113,19 @@ pub fn plan_note(summary: &RunSummary) -> String {
         return "no epoch was trained".into();
     }
     if off_plan.is_empty() {
-        return "requests and rows counted where they were served equal those planned, in every epoch".into();
+        return match summary.communication {
+            Communication::Pull => {
+                "requests and rows counted where they were served equal those planned, in every epoch".into()
+            }
+            Communication::PushPull => {
+                let traffic = summary.training().traffic;
+                format!(
+                    "no rows moved in training; {} were pushed and {} pulled, counted at both ends as planned",
+                    units::bytes(traffic.push_bytes),
+                    units::bytes(traffic.pull_bytes),
+                )
+            }
+        };
     }
     let epochs: Vec<_> = off_plan.iter().map(|epoch| (epoch + 1).to_string()).collect();
     format!(
@@ -304,6 +323,17 @@ bound by compute
         assert!(run(&summary).contains("differ from those planned in epoch 1\n"));
         summary.epochs[1].planned.feature_requests += 1;
         assert!(plan_note(&summary).ends_with("in epochs 1, 2"));
+    }
+
+    #[test]
+    fn a_run_in_push_pull_names_no_cache() {
+        let mut summary = sample();
+        summary.communication = Communication::PushPull;
+        summary.epochs[0].period.traffic.push_bytes = 3 << 20;
+        summary.epochs[0].planned.push_bytes = 3 << 20;
+        let text = run(&summary);
+        assert!(text.starts_with("push-pull, on cpu: 2 epochs"), "{text}");
+        assert!(text.contains("no rows moved in training; "), "{text}");
     }
 
     #[test]

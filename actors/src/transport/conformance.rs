@@ -210,6 +210,7 @@ async fn served_is_counted(subject: &Subject) -> Result<(), Violation> {
         deliveries: 2,
         feature_rows: asked,
         sample_requests: 1,
+        ..Served::default()
     };
     ensure!(
         2,
@@ -235,6 +236,7 @@ async fn empty_requests_are_answered(subject: &Subject) -> Result<(), Violation>
         deliveries: 1,
         feature_rows: 0,
         sample_requests: 1,
+        ..Served::default()
     };
     ensure!(
         3,

@@ -362,13 +362,17 @@ pub(crate) fn phase_of_code(code: u8) -> Option<Phase> {
     PHASES.get(usize::from(code)).copied()
 }
 
-const PARCEL_KINDS: [ParcelKind; 6] = [
+const PARCEL_KINDS: [ParcelKind; 10] = [
     ParcelKind::GradientSlice,
     ParcelKind::GradientSum,
     ParcelKind::LabelCounts,
     ParcelKind::Parameters,
     ParcelKind::Evaluation,
     ParcelKind::Degrees,
+    ParcelKind::Columns,
+    ParcelKind::OutermostBlock,
+    ParcelKind::PartialSums,
+    ParcelKind::SumsGradient,
 ];
 
 fn parcel_kind_code(kind: ParcelKind) -> u8 {
@@ -379,6 +383,10 @@ fn parcel_kind_code(kind: ParcelKind) -> u8 {
         ParcelKind::Parameters => 3,
         ParcelKind::Evaluation => 4,
         ParcelKind::Degrees => 5,
+        ParcelKind::Columns => 6,
+        ParcelKind::OutermostBlock => 7,
+        ParcelKind::PartialSums => 8,
+        ParcelKind::SumsGradient => 9,
     }
 }
 

@@ -19,11 +19,16 @@ pub struct InboxLimits {
     pub parcels: usize,
 }
 
+impl InboxLimits {
+    /// Payload bytes of an inbox by default.
+    pub const DEFAULT_BYTES: usize = 512 << 20;
+}
+
 impl Default for InboxLimits {
     /// 512 MiB and 65,536 parcels: several steps of all ranks' gradients for every model this engine is made for.
     fn default() -> Self {
         Self {
-            bytes: 512 << 20,
+            bytes: Self::DEFAULT_BYTES,
             parcels: 1 << 16,
         }
     }

@@ -1,6 +1,6 @@
 //! The CPU: Burn's Flex back end with our kernels, without a copy where the memory is ours to read or write.
 
-mod dense;
+pub(super) mod dense;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -113,6 +113,7 @@ impl SageBackend for Flex {
                     mean: Cow::Borrowed(scratch),
                 })
             }
+            BatchInput::Sliced(_) => Err(AssembleError::SlicedInput),
         }
     }
 

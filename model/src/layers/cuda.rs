@@ -144,6 +144,7 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> SageBacken
                 let own = Self::float_slice(rows, &[(0..destinations).into(), (0..width).into()]);
                 Ok(CudaInput { own, mean })
             }
+            BatchInput::Sliced(_) => Err(AssembleError::SlicedInput),
         }
     }
 

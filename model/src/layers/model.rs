@@ -4,12 +4,17 @@ use burn::backend::{Autodiff, Flex};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData, Transaction};
+use rayon::prelude::*;
 
 use super::adam::Adam;
 use super::backend::{Activation, LayerTensors, SageBackend, SageOps, matrix, unwrap, wrap};
+use super::cpu::dense;
 use super::dropout::Dropout;
 use super::parameters::{LayerPlaces, Layout};
-use super::{AssembledBatch, BatchInput, Evaluation, LayerError, ModelConfig, NamedParameter, StepOutcome, Trainable};
+use super::{
+    AssembledBatch, BatchInput, Evaluation, LayerError, ModelConfig, NamedParameter, StepOutcome, SumsOutcome,
+    Trainable,
+};
 use crate::assemble::{AssembleError, check_block};
 
 /// A model on the CPU.
@@ -106,43 +111,40 @@ impl<B: SageBackend> GraphSage<B> {
 
     /// Refuses a batch that does not fit the model. Says how many seeds are labelled.
     fn check(&self, batch: &AssembledBatch) -> Result<u32, LayerError> {
+        let labelled = self.check_graph(batch)?;
+        let features = self.config.features;
+        let outermost = &batch.blocks[self.config.layers - 1];
+        let destinations = outermost.destination_count() as usize * features;
+        match &batch.input {
+            BatchInput::Rows(rows) => {
+                same("the input", outermost.source_count as usize * features, rows.len())?;
+            }
+            BatchInput::PreAggregated { own, mean } => {
+                same("the input's own rows", destinations, own.len())?;
+                same("the input's means", destinations, mean.len())?;
+            }
+            BatchInput::Sliced(_) => return Err(bad_batch(batch, AssembleError::SlicedInput)),
+        }
+        Ok(labelled)
+    }
+
+    /// Refuses blocks and labels that do not fit the model. Says how many seeds are labelled.
+    fn check_graph(&self, batch: &AssembledBatch) -> Result<u32, LayerError> {
         let config = &self.config;
-        let shape = |what, wanted, found| match wanted == found {
-            true => Ok(()),
-            false => Err(LayerError::Shape { what, wanted, found }),
-        };
-        shape("the list of blocks", config.layers, batch.blocks.len())?;
+        same("the list of blocks", config.layers, batch.blocks.len())?;
         for block in &batch.blocks {
             check_block(block).map_err(|error| bad_batch(batch, error))?;
         }
         for pair in batch.blocks.windows(2) {
             let destinations = pair[1].destination_count() as usize;
-            shape(
+            same(
                 "the destinations of a block",
                 pair[0].source_count as usize,
                 destinations,
             )?;
         }
-        let (seeds, outermost) = (&batch.blocks[0], &batch.blocks[config.layers - 1]);
-        shape(
-            "the list of labels",
-            seeds.destination_count() as usize,
-            batch.labels.len(),
-        )?;
-        let destinations = outermost.destination_count() as usize * config.features;
-        match &batch.input {
-            BatchInput::Rows(rows) => {
-                shape(
-                    "the input",
-                    outermost.source_count as usize * config.features,
-                    rows.len(),
-                )?;
-            }
-            BatchInput::PreAggregated { own, mean } => {
-                shape("the input's own rows", destinations, own.len())?;
-                shape("the input's means", destinations, mean.len())?;
-            }
-        }
+        let seeds = batch.blocks[0].destination_count() as usize;
+        same("the list of labels", seeds, batch.labels.len())?;
         let mut labelled = 0;
         for label in &batch.labels {
             match usize::try_from(*label) {
@@ -159,6 +161,54 @@ impl<B: SageBackend> GraphSage<B> {
         }
         Ok(labelled)
     }
+
+    /// The layers after the first, without dropout, and what they say about the labelled seeds.
+    fn evaluate_from(&self, batch: &AssembledBatch, first: Tensor<B, 2>) -> Result<Evaluation, LayerError> {
+        let activations = self.activations(batch, false);
+        let links = self.links(batch)?;
+        let layers = self.hidden_layers::<B>();
+        let logits = hidden_forward::<B>(first, &layers, &links, &activations[1..]);
+        let logits = floats(logits.into_data())?;
+        Ok(judge(&logits, &batch.labels, self.config.classes))
+    }
+
+    /// Refuses sums that are not those of the batch, and finishes the first layer: bias, ReLU and dropout on the host,
+    /// whatever runs the layers after it.
+    fn finish_sums(
+        &self,
+        batch: &AssembledBatch,
+        mut sums: Vec<f32>,
+        activation: Option<Activation>,
+    ) -> Result<Vec<f32>, LayerError> {
+        let layer = &self.layout.layers()[0];
+        let destinations = batch.blocks[self.config.layers - 1].destination_count() as usize;
+        same("the sums of the first layer", destinations * layer.outputs, sums.len())?;
+        let bias = &self.parameters[layer.bias.clone()];
+        let tasks = sums.par_chunks_mut(ROWS_PER_TASK * layer.outputs).enumerate();
+        tasks.for_each(|(task, rows)| dense::finish_rows(rows, bias, activation, task * ROWS_PER_TASK));
+        Ok(sums)
+    }
+}
+
+/// Rows of the first layer that one task finishes.
+const ROWS_PER_TASK: usize = 1024;
+
+fn same(what: &'static str, wanted: usize, found: usize) -> Result<(), LayerError> {
+    match wanted == found {
+        true => Ok(()),
+        false => Err(LayerError::Shape { what, wanted, found }),
+    }
+}
+
+fn check_divisor(divisor: u32, labelled: u32) -> Result<(), LayerError> {
+    if divisor >= labelled {
+        return Ok(());
+    }
+    Err(LayerError::Config {
+        what: "the number of labelled seeds of the step",
+        wanted: "at least that of the batch",
+        found: format!("{divisor} for a batch with {labelled}"),
+    })
 }
 
 /// The layers after the first, up to the logits.
@@ -198,6 +248,68 @@ fn cross_entropy_sum<T: Backend>(
     (log_softmax(logits, 1) * chosen).sum_dim(1).sum_dim(0)
 }
 
+/// What came back through the layers after the first.
+struct Backpropagated<B: Backend> {
+    loss: Tensor<B, 2>,
+    /// Gradient of the first layer's output.
+    of_first: Tensor<B, 2>,
+    /// Gradients of weight and bias of every layer after the first.
+    of_layers: Vec<[Tensor<B, 2>; 2]>,
+}
+
+impl<B: SageBackend> GraphSage<B>
+where
+    Autodiff<B>: SageOps<Links = B::Links> + burn::tensor::backend::AutodiffBackend<InnerBackend = B>,
+    Autodiff<B>: Backend<Device = B::Device>,
+{
+    /// Forward, loss and backward of the layers after the first, from the first one's output.
+    fn backpropagate(
+        &self,
+        batch: &AssembledBatch,
+        first: Tensor<B, 2>,
+        activations: &[Option<Activation>],
+        divisor: u32,
+        forward_done: &mut dyn FnMut(),
+    ) -> Result<Backpropagated<B>, LayerError> {
+        let links = self.links(batch)?;
+        let layers: Vec<HiddenLayer<Autodiff<B>>> = self
+            .hidden_layers::<Autodiff<B>>()
+            .into_iter()
+            .map(|layer| HiddenLayer {
+                weight: layer.weight.require_grad(),
+                bias: layer.bias.require_grad(),
+            })
+            .collect();
+        let first = Tensor::<Autodiff<B>, 2>::from_inner(first).require_grad();
+        let logits = hidden_forward(first.clone(), &layers, &links, activations);
+        let loss = cross_entropy_sum(logits, &batch.labels, self.config.classes, &self.device);
+        forward_done();
+        let mut tape = loss.clone().div_scalar(divisor as f32).backward();
+        let missing = || LayerError::Backend("a layer got no gradient".into());
+        let of_first = first.grad_remove(&mut tape).ok_or_else(missing)?;
+        let mut of_layers = Vec::with_capacity(layers.len());
+        for layer in &layers {
+            of_layers.push([
+                layer.weight.grad_remove(&mut tape).ok_or_else(missing)?,
+                layer.bias.grad_remove(&mut tape).ok_or_else(missing)?,
+            ]);
+        }
+        Ok(Backpropagated {
+            loss: loss.inner(),
+            of_first,
+            of_layers,
+        })
+    }
+
+    /// What a batch without a labelled seed adds.
+    fn nothing(&self) -> StepOutcome {
+        StepOutcome {
+            loss_sum: 0.0,
+            gradients: vec![0.0; self.layout.len()],
+        }
+    }
+}
+
 impl<B: SageBackend> Trainable for GraphSage<B>
 where
     Autodiff<B>: SageOps<Links = B::Links> + burn::tensor::backend::AutodiffBackend<InnerBackend = B>,
@@ -221,74 +333,88 @@ where
     ) -> Result<StepOutcome, LayerError> {
         let labelled = self.check(batch)?;
         if labelled == 0 {
-            return Ok(StepOutcome {
-                loss_sum: 0.0,
-                gradients: vec![0.0; self.layout.len()],
-            });
+            return Ok(self.nothing());
         }
-        if divisor < labelled {
-            return Err(LayerError::Config {
-                what: "the number of labelled seeds of the step",
-                wanted: "at least that of the batch",
-                found: format!("{divisor} for a batch with {labelled}"),
-            });
-        }
+        check_divisor(divisor, labelled)?;
         let activations = self.activations(batch, true);
-        let links = self.links(batch)?;
         let tensors = self.first_layer_tensors();
-        let layers: Vec<HiddenLayer<Autodiff<B>>> = self
-            .hidden_layers::<Autodiff<B>>()
-            .into_iter()
-            .map(|layer| HiddenLayer {
-                weight: layer.weight.require_grad(),
-                bias: layer.bias.require_grad(),
-            })
-            .collect();
         let outermost = &batch.blocks[self.config.layers - 1];
-        let device = self.device.clone();
+        let mut scratch = std::mem::take(&mut self.scratch);
         let input = B::input(
             &batch.input,
             outermost,
             self.config.features,
-            &mut self.scratch,
-            &device,
+            &mut scratch,
+            &self.device,
         )
         .map_err(|error| bad_batch(batch, error))?;
 
         let output = B::first_layer(&input, tensors, activations[0]);
-        let first = Tensor::<Autodiff<B>, 2>::from_inner(wrap(output.clone())).require_grad();
-        let logits = hidden_forward(first.clone(), &layers, &links, &activations[1..]);
-        let loss = cross_entropy_sum(logits, &batch.labels, self.config.classes, &device);
-        forward_done();
-        let mut tape = loss.clone().div_scalar(divisor as f32).backward();
-
-        let missing = || LayerError::Backend("a layer got no gradient".into());
-        let gradient = first.grad_remove(&mut tape).ok_or_else(missing)?;
-        drop(first);
-        let of_first = B::first_layer_backward(&input, output, unwrap(gradient), activations[0]);
+        let first = wrap(output.clone());
+        let back = self.backpropagate(batch, first, &activations[1..], divisor, forward_done)?;
+        let of_first = B::first_layer_backward(&input, output, unwrap(back.of_first), activations[0]);
         let mut reading = Transaction::<B>::default()
-            .register(loss.inner())
+            .register(back.loss)
             .register(wrap::<B>(of_first.own_weight))
             .register(wrap::<B>(of_first.mean_weight))
             .register(wrap::<B>(of_first.bias));
-        for layer in &layers {
-            reading = reading
-                .register(layer.weight.grad_remove(&mut tape).ok_or_else(missing)?)
-                .register(layer.bias.grad_remove(&mut tape).ok_or_else(missing)?);
+        for [weight, bias] in back.of_layers {
+            reading = reading.register(weight).register(bias);
+        }
+        let mut read = Reader(reading.execute().into_iter());
+        drop(input);
+        self.scratch = scratch;
+        let loss_sum = read.next()?.first().copied().unwrap_or_default();
+        let mut gradients = vec![0.0; self.layout.len()];
+        let places = &self.layout.layers()[0];
+        fill(&mut gradients[places.own_weight.clone()], &read.next()?);
+        fill(&mut gradients[places.mean_weight.clone()], &read.next()?);
+        fill(&mut gradients[places.bias.clone()], &read.next()?);
+        read_hidden(&mut read, &self.layout, &mut gradients)?;
+        Ok(StepOutcome { loss_sum, gradients })
+    }
+
+    fn gradients_from_sums(
+        &mut self,
+        batch: &AssembledBatch,
+        sums: Vec<f32>,
+        divisor: u32,
+        forward_done: &mut dyn FnMut(),
+    ) -> Result<SumsOutcome, LayerError> {
+        let labelled = self.check_graph(batch)?;
+        if labelled == 0 {
+            return Ok(SumsOutcome {
+                outcome: self.nothing(),
+                gradient: Vec::new(),
+            });
+        }
+        check_divisor(divisor, labelled)?;
+        let activations = self.activations(batch, true);
+        let output = self.finish_sums(batch, sums, activations[0])?;
+        let outputs = self.layout.layers()[0].outputs;
+        let first = matrix::<B>(output.clone(), [output.len() / outputs, outputs], &self.device);
+        let back = self.backpropagate(batch, first, &activations[1..], divisor, forward_done)?;
+        let mut reading = Transaction::<B>::default().register(back.loss).register(back.of_first);
+        for [weight, bias] in back.of_layers {
+            reading = reading.register(weight).register(bias);
         }
         let mut read = Reader(reading.execute().into_iter());
         let loss_sum = read.next()?.first().copied().unwrap_or_default();
-        let mut gradients = vec![0.0; self.layout.len()];
-        for (at, places) in self.layout.layers().iter().enumerate() {
-            if at == 0 {
-                fill(&mut gradients[places.own_weight.clone()], &read.next()?);
-                fill(&mut gradients[places.mean_weight.clone()], &read.next()?);
-            } else {
-                split_weight(&mut gradients, places, &read.next()?);
-            }
-            fill(&mut gradients[places.bias.clone()], &read.next()?);
+        let mut gradient = read.next()?;
+        if let Some(activation) = activations[0] {
+            let tasks = gradient.par_chunks_mut(ROWS_PER_TASK * outputs);
+            tasks
+                .zip(output.par_chunks(ROWS_PER_TASK * outputs))
+                .for_each(|(gradient, output)| dense::cut_gradient(gradient, output, activation));
         }
-        Ok(StepOutcome { loss_sum, gradients })
+        let mut gradients = vec![0.0; self.layout.len()];
+        let bias = dense::column_sums(&gradient, outputs);
+        fill(&mut gradients[self.layout.layers()[0].bias.clone()], &bias);
+        read_hidden(&mut read, &self.layout, &mut gradients)?;
+        Ok(SumsOutcome {
+            outcome: StepOutcome { loss_sum, gradients },
+            gradient,
+        })
     }
 
     fn apply(&mut self, flat: &[f32]) -> Result<(), LayerError> {
@@ -298,29 +424,45 @@ where
     }
 
     fn evaluate(&mut self, batch: &AssembledBatch) -> Result<Evaluation, LayerError> {
-        let labelled = self.check(batch)?;
-        if labelled == 0 {
+        if self.check(batch)? == 0 {
             return Ok(Evaluation::default());
         }
-        let activations = self.activations(batch, false);
-        let links = self.links(batch)?;
+        let activation = self.activation(0, batch, false);
         let tensors = self.first_layer_tensors();
-        let layers = self.hidden_layers::<B>();
         let outermost = &batch.blocks[self.config.layers - 1];
-        let device = self.device.clone();
+        let mut scratch = std::mem::take(&mut self.scratch);
         let input = B::input(
             &batch.input,
             outermost,
             self.config.features,
-            &mut self.scratch,
-            &device,
+            &mut scratch,
+            &self.device,
         )
         .map_err(|error| bad_batch(batch, error))?;
-        let first = wrap(B::first_layer(&input, tensors, activations[0]));
-        let logits = hidden_forward::<B>(first, &layers, &links, &activations[1..]);
-        let logits = floats(logits.into_data())?;
-        Ok(judge(&logits, &batch.labels, self.config.classes))
+        let first = wrap(B::first_layer(&input, tensors, activation));
+        drop(input);
+        self.scratch = scratch;
+        self.evaluate_from(batch, first)
     }
+
+    fn evaluate_from_sums(&mut self, batch: &AssembledBatch, sums: Vec<f32>) -> Result<Evaluation, LayerError> {
+        if self.check_graph(batch)? == 0 {
+            return Ok(Evaluation::default());
+        }
+        let output = self.finish_sums(batch, sums, self.activation(0, batch, false))?;
+        let outputs = self.layout.layers()[0].outputs;
+        let rows = output.len() / outputs;
+        self.evaluate_from(batch, matrix(output, [rows, outputs], &self.device))
+    }
+}
+
+/// Reads weight and bias of every layer after the first into their places.
+fn read_hidden(read: &mut Reader, layout: &Layout, gradients: &mut [f32]) -> Result<(), LayerError> {
+    for places in &layout.layers()[1..] {
+        split_weight(gradients, places, &read.next()?);
+        fill(&mut gradients[places.bias.clone()], &read.next()?);
+    }
+    Ok(())
 }
 
 /// Loss and hits of logits `[seeds, classes]`; of equal logits the first class is the answer.

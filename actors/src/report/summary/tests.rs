@@ -15,6 +15,8 @@ pub(crate) fn sample() -> RunSummary {
             sample_requests: 12 * scale,
             feature_rows: 1_300 * scale,
             feature_bytes: 1_300 * 512 * scale,
+            push_bytes: 0,
+            pull_bytes: 0,
         },
         wire_bytes: 700_000 * scale,
         cache_hit_rows: 400 * scale as i64,
@@ -38,6 +40,7 @@ pub(crate) fn sample() -> RunSummary {
     };
     RunSummary {
         version: SUMMARY_VERSION,
+        communication: Communication::Pull,
         policy: "bulk".into(),
         delivery: Delivery::Stream,
         window: 16,
@@ -68,6 +71,7 @@ pub(crate) fn sample() -> RunSummary {
 
 const RUN_NAMES: &[&str] = &[
     "version",
+    "communication",
     "policy",
     "window",
     "row_type",
@@ -98,6 +102,8 @@ const PERIOD_NAMES: &[&str] = &[
     "sample_requests",
     "feature_rows",
     "feature_bytes",
+    "push_bytes",
+    "pull_bytes",
     "wire_bytes",
     "cache_hit_rows",
     "cpu_s",
@@ -120,7 +126,10 @@ fn every_stable_name_is_at_its_place() {
     for epoch in json["epochs"].as_array().unwrap() {
         has_names(epoch, &["epoch", "loss", "valid_accuracy", "planned"]);
         has_names(epoch, PERIOD_NAMES);
-        has_names(&epoch["planned"], &["feature_requests", "feature_rows"]);
+        has_names(
+            &epoch["planned"],
+            &["feature_requests", "feature_rows", "push_bytes", "pull_bytes"],
+        );
     }
     has_names(&json["setup"], PERIOD_NAMES);
     has_names(&json["evaluation"], PERIOD_NAMES);
@@ -140,6 +149,14 @@ fn names_that_are_not_known_are_ignored_and_newer_layouts_refused() {
     let mut json: Value = serde_json::from_str(&sample().to_json().unwrap()).unwrap();
     json["something_new"] = 1.into();
     json["epochs"][0]["something_new"] = 1.into();
+    assert_eq!(RunSummary::from_json(&json.to_string()).unwrap(), sample());
+    // Summaries of before push-pull.
+    let old = json.as_object_mut().unwrap();
+    old.remove("communication");
+    json["epochs"][0]["planned"]
+        .as_object_mut()
+        .unwrap()
+        .remove("push_bytes");
     assert_eq!(RunSummary::from_json(&json.to_string()).unwrap(), sample());
 
     let newer = format!("{{\"version\": {}}}", SUMMARY_VERSION + 1);
@@ -205,6 +222,8 @@ fn an_epoch_off_its_plan_is_named() {
     assert_eq!(summary.epochs_off_plan(), Vec::<u32>::new());
     summary.epochs[1].planned.feature_rows += 1;
     assert_eq!(summary.epochs_off_plan(), vec![1]);
+    summary.epochs[0].period.traffic.pull_bytes += 1;
+    assert_eq!(summary.epochs_off_plan(), vec![0, 1]);
 }
 
 #[test]

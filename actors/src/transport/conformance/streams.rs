@@ -112,6 +112,7 @@ async fn a_stream_is_one_request(subject: &Subject) -> Result<(), Violation> {
                 deliveries: rows_of(phase).len() as u64,
                 feature_rows: rows_of(phase).iter().sum(),
                 sample_requests: 0,
+                ..Served::default()
             })
             .into();
         ensure!(
@@ -189,6 +190,7 @@ async fn bad_deliveries_end_their_stream(subject: &Subject) -> Result<(), Violat
         deliveries: 1,
         feature_rows: 1,
         sample_requests: 0,
+        ..Served::default()
     };
     let counted = subject.served(caller, Phase::Training);
     ensure!(

@@ -19,7 +19,7 @@ const ROWS_PER_SPAN: usize = 256;
 
 /// `sum over terms of x W^T + bias`, then the activation, `[rows, outputs]`. Each term is `x` `[rows, inputs]` and `W`
 /// `[outputs, inputs]`.
-pub(super) fn affine(
+pub(in crate::layers) fn affine(
     terms: [(&[f32], &[f32]); 2],
     bias: &[f32],
     inputs: usize,
@@ -59,7 +59,7 @@ pub(super) fn affine_backward(
 ) -> [Vec<f32>; 3] {
     let rows = output.len() / outputs;
     let span = rows.div_ceil(SPANS).max(ROWS_PER_SPAN);
-    let mut partials: Vec<[Vec<f32>; 3]> = gradient
+    let partials: Vec<[Vec<f32>; 3]> = gradient
         .par_chunks_mut(span * outputs)
         .zip(output.par_chunks(span * outputs))
         .enumerate()
@@ -67,33 +67,55 @@ pub(super) fn affine_backward(
             if let Some(activation) = activation {
                 cut_gradient(gradient, output, activation);
             }
-            let first = at * span;
-            let rows = gradient.len() / outputs;
-            let weight = |x: &[f32]| {
-                let x = &x[first * inputs..(first + rows) * inputs];
-                let mut partial = vec![0.0; outputs * inputs];
-                let turned = View::rows(gradient, rows, outputs).turned();
-                product(&mut partial, false, turned, View::rows(x, rows, inputs));
-                partial
-            };
-            let [own, mean] = inputs_of_terms.map(weight);
-            let mut bias = vec![0.0; outputs];
-            for row in gradient.chunks_exact(outputs) {
-                add(&mut bias, row);
-            }
-            [own, mean, bias]
+            let [own, mean] = inputs_of_terms.map(|x| span_product(x, gradient, at * span, inputs, outputs));
+            [own, mean, column_sums(gradient, outputs)]
         })
         .collect();
-    let mut total = match partials.is_empty() {
-        true => [
-            vec![0.0; outputs * inputs],
-            vec![0.0; outputs * inputs],
-            vec![0.0; outputs],
-        ],
-        false => partials.remove(0),
-    };
-    for partial in &partials {
-        for (total, partial) in total.iter_mut().zip(partial) {
+    in_order(partials, [outputs * inputs, outputs * inputs, outputs])
+}
+
+/// Gradients of the two weights of [`affine`] without an activation, from the gradient of its output.
+pub(in crate::layers) fn weight_gradients(
+    inputs_of_terms: [&[f32]; 2],
+    gradient: &[f32],
+    inputs: usize,
+    outputs: usize,
+) -> [Vec<f32>; 2] {
+    let span = (gradient.len() / outputs).div_ceil(SPANS).max(ROWS_PER_SPAN);
+    let partials: Vec<[Vec<f32>; 2]> = gradient
+        .par_chunks(span * outputs)
+        .enumerate()
+        .map(|(at, gradient)| inputs_of_terms.map(|x| span_product(x, gradient, at * span, inputs, outputs)))
+        .collect();
+    in_order(partials, [outputs * inputs; 2])
+}
+
+/// `gradient^T x` for the rows of `x` from `first` on that `gradient` has.
+fn span_product(x: &[f32], gradient: &[f32], first: usize, inputs: usize, outputs: usize) -> Vec<f32> {
+    let rows = gradient.len() / outputs;
+    let x = &x[first * inputs..(first + rows) * inputs];
+    let mut partial = vec![0.0; outputs * inputs];
+    let turned = View::rows(gradient, rows, outputs).turned();
+    product(&mut partial, false, turned, View::rows(x, rows, inputs));
+    partial
+}
+
+/// The sum of the rows, which is a bias's gradient.
+pub(in crate::layers) fn column_sums(gradient: &[f32], outputs: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; outputs];
+    for row in gradient.chunks_exact(outputs) {
+        add(&mut sums, row);
+    }
+    sums
+}
+
+/// The partial gradients of all spans added in their order; zeros of these lengths if there is none.
+fn in_order<const N: usize>(partials: Vec<[Vec<f32>; N]>, lengths: [usize; N]) -> [Vec<f32>; N] {
+    let mut partials = partials.into_iter();
+    let first = partials.next();
+    let mut total = first.unwrap_or_else(|| lengths.map(|length| vec![0.0; length]));
+    for partial in partials {
+        for (total, partial) in total.iter_mut().zip(&partial) {
             add(total, partial);
         }
     }
@@ -101,7 +123,7 @@ pub(super) fn affine_backward(
 }
 
 /// Adds the bias to rows that start with row `first` of the layer, and applies the activation.
-pub(super) fn finish_rows(values: &mut [f32], bias: &[f32], activation: Option<Activation>, first: usize) {
+pub(in crate::layers) fn finish_rows(values: &mut [f32], bias: &[f32], activation: Option<Activation>, first: usize) {
     let width = bias.len();
     let cut = activation.is_some();
     for row in values.chunks_exact_mut(width) {
@@ -116,14 +138,14 @@ pub(super) fn finish_rows(values: &mut [f32], bias: &[f32], activation: Option<A
 }
 
 /// The gradient before ReLU and dropout: scaled where the output is positive, else zero.
-pub(super) fn cut_gradient(gradient: &mut [f32], output: &[f32], activation: Activation) {
+pub(in crate::layers) fn cut_gradient(gradient: &mut [f32], output: &[f32], activation: Activation) {
     let scale = activation.scale();
     for (gradient, output) in gradient.iter_mut().zip(output) {
         *gradient = if *output > 0.0 { *gradient * scale } else { 0.0 };
     }
 }
 
-fn add(total: &mut [f32], values: &[f32]) {
+pub(in crate::layers) fn add(total: &mut [f32], values: &[f32]) {
     for (total, value) in total.iter_mut().zip(values) {
         *total += value;
     }
