@@ -88,7 +88,7 @@ impl Policy for Bulk {
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
         input.check()?;
         if let Some(search) = &self.search {
-            return Ok(Box::new(TimedPlanner::new(input, search)?));
+            return Ok(Box::new(TimedPlanner::new(input, search, self.lead)?));
         }
         let share = u64::from(input.budget_rows) * u64::from(self.window_share_percent.min(100)) / 100;
         // At most the budget, so the cast keeps the value.

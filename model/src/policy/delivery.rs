@@ -47,8 +47,8 @@ pub use search::{Archive, Candidate, Found, Search};
 pub(super) use sweep::Schedule;
 pub use sweep::{Delivered, Overload};
 
-/// No use and no hold so far.
-const NEVER: u32 = u32::MAX;
+/// A use that the horizon does not show.
+pub(in crate::policy) const NEVER: u32 = u32::MAX;
 
 /// How many rows of each owner are used when, and since when they could be held: what the price of delivery times depends
 /// on. Its memory is 2 bytes per owner and square of the steps.
@@ -75,9 +75,22 @@ struct OwnerReuses {
 impl OwnerReuses {
     /// Per gap `0 ..= step` the rows that are used at `step` and could be held from that gap on.
     fn again(&self, step: usize) -> &[u32] {
-        let start = step * (step + 1) / 2;
+        let start = row_start(step);
         &self.again[start..start + step + 1]
     }
+}
+
+/// Where the counts of a step begin in a triangle with `step + 1` counts a step.
+fn row_start(step: usize) -> usize {
+    step * (step + 1) / 2
+}
+
+/// When rows are used next, by step of the horizon; [`NEVER`] if the horizon does not show it.
+pub(in crate::policy) struct NextUses {
+    /// Per step and remote row of its batch.
+    pub by_step: Vec<Vec<u32>>,
+    /// Per node its first use.
+    pub first: Vec<u32>,
 }
 
 /// At which steps each owner may deliver. Steps where a window may not go on are delivery times besides.
@@ -131,54 +144,88 @@ impl ReuseCounts {
         if window == 0 {
             return Err(PlanError::EmptyWindow);
         }
-        let mut held_from = held_from_start(held, book, rank)?;
-        let mut owners: Vec<OwnerReuses> = (0..parts)
+        let epochs: Vec<&dyn RemoteTrace> = epochs.into_iter().collect();
+        Self::with_next_uses(&epochs, from_step, window, held, book, rank, 0).map(|(counts, _)| counts)
+    }
+
+    /// The same, and when the rows of the first `listed` steps are used next: one pass, backwards.
+    pub(in crate::policy) fn with_next_uses(
+        epochs: &[&dyn RemoteTrace],
+        from_step: u32,
+        window: u32,
+        held: &[HeldRow],
+        book: &PartitionBook,
+        rank: Rank,
+        listed: usize,
+    ) -> Result<(Self, NextUses), PlanError> {
+        let is_held = held_nodes(held, book, rank)?;
+        let spans = epoch_spans(epochs, from_step);
+        let steps = spans.last().map_or(0, |span| span.end);
+        let mut owners: Vec<OwnerReuses> = (0..book.parts())
             .filter(|part| *part != rank && book.part_nodes(*part) > 0)
             .map(|part| OwnerReuses {
                 part,
-                first: Vec::new(),
-                again: Vec::new(),
+                first: vec![0; steps],
+                again: vec![0; row_start(steps)],
             })
             .collect();
-        let mut window_ends = Vec::new();
-        let mut unused_held = held.len() as u32;
-        let mut first_step = from_step;
-        for trace in epochs {
-            let from = std::mem::take(&mut first_step);
-            let offset = window_ends.len() as u32;
-            for step in from..trace.steps() {
-                let now = offset + (step - from);
-                window_ends.push(offset + (longest_window(trace, step, window) - from));
-                let remote = read_step(trace, book, rank, step)?;
-                for owner in &mut owners {
-                    owner.first.push(0);
-                    owner.again.resize(owner.again.len() + now as usize + 1, 0);
-                }
+        let mut window_ends = vec![0; steps];
+        let mut used_next = vec![NEVER; book.nodes() as usize];
+        let mut by_step = vec![Vec::new(); listed];
+        for (trace, span) in epochs.iter().zip(&spans).rev() {
+            // What is added to a step of the trace gives the step of the horizon, and is less than nothing where the plan
+            // starts within the epoch.
+            let from = trace.steps() - span.len() as u32;
+            for step in span.clone().rev() {
+                let traced = from + (step - span.start) as u32;
+                window_ends[step] = (step as u32) + (longest_window(*trace, traced, window) - traced);
+                let remote = read_step(*trace, book, rank, traced)?;
+                let mut uses = Vec::with_capacity(if step < listed { remote.len() } else { 0 });
                 for owned in &remote.owners {
                     let Ok(place) = owners.binary_search_by_key(&owned.owner, |owner| owner.part) else {
                         continue;
                     };
-                    let owner = &mut owners[place];
-                    let row_start = owner.again.len() - (now as usize + 1);
-                    let first_node = book.range(owned.owner).start;
+                    let again = &mut owners[place].again;
+                    let range = book.range(owned.owner);
+                    let used_next = &mut used_next[range.start as usize..range.end as usize];
                     for row in &owned.rows {
-                        match std::mem::replace(&mut held_from[(first_node + row) as usize], now + 1) {
-                            NEVER => owner.first[now as usize] += 1,
-                            gap => {
-                                unused_held -= u32::from(gap == 0);
-                                owner.again[row_start + gap as usize] += 1;
-                            }
+                        let next = std::mem::replace(&mut used_next[*row as usize], step as u32);
+                        if next != NEVER {
+                            again[row_start(next as usize) + step + 1] += 1;
+                        }
+                        if step < listed {
+                            uses.push(next);
                         }
                     }
                 }
+                if step < listed {
+                    by_step[step] = uses;
+                }
             }
         }
-        Ok(Self {
-            steps: window_ends.len(),
+        let mut idle_rows = 0;
+        for owner in &mut owners {
+            let range = book.range(owner.part);
+            let range = range.start as usize..range.end as usize;
+            for (first, held) in used_next[range.clone()].iter().zip(&is_held[range]) {
+                match (*first, *held) {
+                    (NEVER, held) => idle_rows += u32::from(held),
+                    (first, true) => owner.again[row_start(first as usize)] += 1,
+                    (first, false) => owner.first[first as usize] += 1,
+                }
+            }
+        }
+        let counts = Self {
+            steps,
             owners,
             window_ends,
-            idle_rows: unused_held,
-        })
+            idle_rows,
+        };
+        let next_uses = NextUses {
+            by_step,
+            first: used_next,
+        };
+        Ok((counts, next_uses))
     }
 
     /// Steps of the horizon.
@@ -249,6 +296,46 @@ impl ReuseCounts {
         times
     }
 
+    /// Per step the rows that its batch needs and no later one of the horizon does.
+    pub(in crate::policy) fn last_uses(&self) -> Vec<u64> {
+        let mut rows = vec![0u64; self.steps];
+        for owner in &self.owners {
+            for (step, first) in owner.first.iter().enumerate() {
+                rows[step] += u64::from(*first);
+                let again = owner.again(step);
+                rows[step] += u64::from(again[0]);
+                // What is used again here was used last at the step before the gap from which it could be held.
+                for (before, again) in again[1..].iter().enumerate() {
+                    rows[step] += u64::from(*again);
+                    rows[before] -= u64::from(*again);
+                }
+            }
+        }
+        rows
+    }
+
+    /// Rows that are held at the start and never used.
+    pub(in crate::policy) fn idle_rows(&self) -> u64 {
+        u64::from(self.idle_rows)
+    }
+
+    /// Per delivery time, and owner by owner, the rows that a schedule brings for the batch of that step itself.
+    pub(in crate::policy) fn at_once(&self, schedule: &Schedule) -> Vec<u64> {
+        let owners = self.owners.len();
+        let mut rows = vec![0; schedule.fetched.len()];
+        for (place, (owner, due)) in self.owners.iter().zip(&schedule.due).enumerate() {
+            for (step, first) in owner.first.iter().enumerate().filter(|(step, _)| due[*step] == *step) {
+                rows[step * owners + place] += u64::from(*first);
+            }
+        }
+        for dropped in &schedule.drops {
+            if let Some(place) = schedule.at_once(dropped.group) {
+                rows[place] += dropped.rows;
+            }
+        }
+        rows
+    }
+
     /// Rows that are held at the start.
     fn held_rows(&self) -> u64 {
         let used: u64 = (0..self.steps)
@@ -272,9 +359,21 @@ impl ReuseCounts {
     }
 }
 
-/// Per node the gap from which it could be held: 0 if it is held at the start, else [`NEVER`].
-fn held_from_start(held: &[HeldRow], book: &PartitionBook, rank: Rank) -> Result<Vec<u32>, PlanError> {
-    let mut held_from = vec![NEVER; book.nodes() as usize];
+/// The steps of each epoch in the horizon, whose first starts at `from_step`.
+fn epoch_spans(epochs: &[&dyn RemoteTrace], from_step: u32) -> Vec<std::ops::Range<usize>> {
+    let mut first_step = from_step;
+    let mut end = 0;
+    let span = |trace: &&dyn RemoteTrace| {
+        let start = end;
+        end += trace.steps().saturating_sub(std::mem::take(&mut first_step)) as usize;
+        start..end
+    };
+    epochs.iter().map(span).collect()
+}
+
+/// Per node whether it is held at the start.
+fn held_nodes(held: &[HeldRow], book: &PartitionBook, rank: Rank) -> Result<Vec<bool>, PlanError> {
+    let mut is_held = vec![false; book.nodes() as usize];
     let mut before = None;
     for row in held {
         let refuse = |reason| PlanError::BadState {
@@ -291,7 +390,7 @@ fn held_from_start(held: &[HeldRow], book: &PartitionBook, rank: Rank) -> Result
         }
         before = Some((row.owner, row.row));
         let node: NodeId = book.range(row.owner).start + row.row;
-        held_from[node as usize] = 0;
+        is_held[node as usize] = true;
     }
-    Ok(held_from)
+    Ok(is_held)
 }

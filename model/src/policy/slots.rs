@@ -128,6 +128,7 @@ pub(super) fn push_requests(book: &PartitionBook, rows: &[(NodeId, Place)], time
             dtype: RowType::default(),
             issue_after_step: times.issue_gap.checked_sub(1),
             needed_by_step: times.needed_by_step,
+            later: Vec::new(),
         });
     }
 }

@@ -30,6 +30,10 @@ pub(in crate::policy) struct Schedule {
     pub due: Vec<Vec<usize>>,
     /// By ascending gap.
     pub drops: Vec<Dropped>,
+    /// Per gap the slots that are free beside the rows of uses, those of rows that nobody uses among them.
+    pub spare: Vec<u64>,
+    /// Per delivery time, and owner by owner, the rows that it brings.
+    pub fetched: Vec<u64>,
 }
 
 /// Rows that are not held over a gap, though they were over the gap before or were needed by the batch between.
@@ -47,6 +51,18 @@ impl Schedule {
         let time = self.due[owner][step];
         let at_once = time == step;
         (time > from || time == from && at_once).then(|| (2 * time + usize::from(at_once)) * self.due.len() + owner)
+    }
+
+    /// More than the number of any group.
+    pub(in crate::policy) fn groups(&self) -> usize {
+        2 * self.spare.len().max(1) * self.due.len()
+    }
+
+    /// The delivery time and the owner, as a place in `fetched`, of the rows of a group that its batch needs at once.
+    pub(in crate::policy) fn at_once(&self, group: usize) -> Option<usize> {
+        let owners = self.due.len();
+        let (time, owner) = (group / owners, group % owners);
+        (time % 2 == 1).then(|| time / 2 * owners + owner)
     }
 }
 
@@ -69,6 +85,7 @@ impl ReuseCounts {
         let mut waiting = Waiting::new(self, &due);
         let budget = u64::from(budget_rows);
         let mut drops = Vec::new();
+        let mut spare = Vec::with_capacity(self.steps);
         let mut peak_rows = 0;
         for (gap, mandatory) in mandatory.into_iter().enumerate() {
             waiting.settle(gap);
@@ -82,6 +99,7 @@ impl ReuseCounts {
                 return Err(Overload { gap, rows: forced });
             };
             waiting.shrink(room, gap, &mut drops);
+            spare.push(room - waiting.rows);
             peak_rows = peak_rows.max(forced.max(mandatory + waiting.rows));
         }
         let delivered = Delivered {
@@ -89,7 +107,13 @@ impl ReuseCounts {
             rows: waiting.fetched.iter().sum(),
             peak_rows,
         };
-        Ok(Schedule { delivered, due, drops })
+        Ok(Schedule {
+            delivered,
+            due,
+            drops,
+            spare,
+            fetched: waiting.fetched,
+        })
     }
 
     /// Per gap the rows that have to be held there.

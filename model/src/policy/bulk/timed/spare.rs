@@ -1,0 +1,59 @@
+//! What the slots are for that no use of the horizon needs: rows that may be used after it, and requests that leave
+//! before their delivery time. Neither changes what the horizon moves.
+
+use crate::policy::delivery::{ReuseCounts, Schedule};
+
+/// A request that leaves before its delivery time, with all of its rows in slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lead {
+    pub gap: usize,
+    /// The delivery time.
+    pub time: usize,
+    /// Place among the owners of the schedule.
+    pub owner: usize,
+}
+
+/// Per gap how many of the rows stay that the horizon does not use again: all, or as many as there is room for. They are
+/// taken out of `spare`. Nothing is dropped at gap 0.
+pub(super) fn idle_rows(counts: &ReuseCounts, spare: &mut [u64]) -> Vec<u64> {
+    let mut idle = counts.idle_rows();
+    let mut stay = Vec::with_capacity(spare.len());
+    let last_uses = counts.last_uses();
+    let ended = std::iter::once(0).chain(last_uses);
+    for (spare, ended) in spare.iter_mut().zip(ended) {
+        idle = (idle + ended).min(*spare);
+        *spare -= idle;
+        stay.push(idle);
+    }
+    stay
+}
+
+/// The deliveries of the first `steps` steps that have room to leave early, each at the earliest gap from the delivery
+/// before it on from which its rows have slots in `free`, which are taken. By ascending gap.
+///
+/// None of its rows is dropped after that gap: a row is dropped only at a gap that is full.
+pub(super) fn leads(counts: &ReuseCounts, schedule: &Schedule, free: &mut [u64], steps: usize) -> Vec<Lead> {
+    let owners = schedule.due.len();
+    let at_once = counts.at_once(schedule);
+    let mut leads = Vec::new();
+    for time in 1..steps {
+        for (owner, due) in schedule.due.iter().enumerate() {
+            let place = time * owners + owner;
+            let (rows, at_once) = (schedule.fetched[place], at_once[place]);
+            if rows == 0 || free[time] < at_once {
+                continue;
+            }
+            let before = &mut free[due[time - 1]..time];
+            let full = before.iter().rposition(|free| *free < rows);
+            let start = full.map_or(0, |full| full + 1);
+            if start < before.len() {
+                before[start..].iter_mut().for_each(|free| *free -= rows);
+                free[time] -= at_once;
+                let gap = due[time - 1] + start;
+                leads.push(Lead { gap, time, owner });
+            }
+        }
+    }
+    leads.sort_by_key(|lead| (lead.gap, lead.time, lead.owner));
+    leads
+}
