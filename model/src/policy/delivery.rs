@@ -47,9 +47,6 @@ pub use search::{Archive, Candidate, Found, Search};
 pub(super) use sweep::Schedule;
 pub use sweep::{Delivered, Overload};
 
-/// A use that the horizon does not show.
-pub(in crate::policy) const NEVER: u32 = u32::MAX;
-
 /// How many rows of each owner are used when, and since when they could be held: what the price of delivery times depends
 /// on. Its memory is 2 bytes per owner and square of the steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +55,6 @@ pub struct ReuseCounts {
     owners: Vec<OwnerReuses>,
     /// Per step the step after the last that a delivery there may serve.
     window_ends: Vec<u32>,
-    /// Rows that are held at the start and never used.
-    idle_rows: u32,
 }
 
 /// The uses of the rows of one owner.
@@ -68,12 +63,14 @@ struct OwnerReuses {
     part: PartId,
     /// Per step the rows that are used there for the first time, and not held at the start.
     first: Vec<u32>,
-    /// Per step `b` and gap `0 ..= b` the rows that are used at `b` and could be held from that gap on.
+    /// Per step `b` and gap `0 ..= b` the rows that are used at `b` and could be held from that gap on; and at last, in place
+    /// of a step, the rows that are not used again.
     again: Vec<u32>,
 }
 
 impl OwnerReuses {
-    /// Per gap `0 ..= step` the rows that are used at `step` and could be held from that gap on.
+    /// Per gap `0 ..= step` the rows that are used at `step` and could be held from that gap on. After the last step those
+    /// that are not used again.
     fn again(&self, step: usize) -> &[u32] {
         let start = row_start(step);
         &self.again[start..start + step + 1]
@@ -85,7 +82,7 @@ fn row_start(step: usize) -> usize {
     step * (step + 1) / 2
 }
 
-/// When rows are used next, by step of the horizon; [`NEVER`] if the horizon does not show it.
+/// When rows are used next: a step of the horizon, or the number of its steps if it does not show the use.
 pub(in crate::policy) struct NextUses {
     /// Per step and remote row of its batch.
     pub by_step: Vec<Vec<u32>>,
@@ -165,22 +162,21 @@ impl ReuseCounts {
             .filter(|part| *part != rank && book.part_nodes(*part) > 0)
             .map(|part| OwnerReuses {
                 part,
-                first: vec![0; steps],
-                again: vec![0; row_start(steps)],
+                first: vec![0; steps + 1],
+                again: vec![0; row_start(steps + 1)],
             })
             .collect();
         let mut window_ends = vec![0; steps];
-        let mut used_next = vec![NEVER; book.nodes() as usize];
+        let mut used_next = vec![steps as u32; book.nodes() as usize];
         let mut by_step = vec![Vec::new(); listed];
         for (trace, span) in epochs.iter().zip(&spans).rev() {
-            // What is added to a step of the trace gives the step of the horizon, and is less than nothing where the plan
-            // starts within the epoch.
             let from = trace.steps() - span.len() as u32;
             for step in span.clone().rev() {
                 let traced = from + (step - span.start) as u32;
-                window_ends[step] = (step as u32) + (longest_window(*trace, traced, window) - traced);
+                window_ends[step] = step as u32 + (longest_window(*trace, traced, window) - traced);
                 let remote = read_step(*trace, book, rank, traced)?;
-                let mut uses = Vec::with_capacity(if step < listed { remote.len() } else { 0 });
+                let mut uses = vec![0; if step < listed { remote.len() } else { 0 }];
+                let mut listed = &mut uses[..];
                 for owned in &remote.owners {
                     let Ok(place) = owners.binary_search_by_key(&owned.owner, |owner| owner.part) else {
                         continue;
@@ -188,38 +184,47 @@ impl ReuseCounts {
                     let again = &mut owners[place].again;
                     let range = book.range(owned.owner);
                     let used_next = &mut used_next[range.start as usize..range.end as usize];
-                    for row in &owned.rows {
-                        let next = std::mem::replace(&mut used_next[*row as usize], step as u32);
-                        if next != NEVER {
-                            again[row_start(next as usize) + step + 1] += 1;
+                    let mut use_at = |row: u32| {
+                        let next = std::mem::replace(&mut used_next[row as usize], step as u32);
+                        // A row that is not used again counts as well: so there is no branch.
+                        again[row_start(next as usize) + step + 1] += 1;
+                        next
+                    };
+                    if listed.is_empty() {
+                        owned.rows.iter().for_each(|row| {
+                            use_at(*row);
+                        });
+                    } else {
+                        let (mine, others) = listed.split_at_mut(owned.rows.len());
+                        for (next, row) in mine.iter_mut().zip(&owned.rows) {
+                            *next = use_at(*row);
                         }
-                        if step < listed {
-                            uses.push(next);
-                        }
+                        listed = others;
                     }
                 }
-                if step < listed {
-                    by_step[step] = uses;
+                if let Some(by_step) = by_step.get_mut(step) {
+                    *by_step = uses;
                 }
             }
         }
-        let mut idle_rows = 0;
         for owner in &mut owners {
             let range = book.range(owner.part);
             let range = range.start as usize..range.end as usize;
             for (first, held) in used_next[range.clone()].iter().zip(&is_held[range]) {
-                match (*first, *held) {
-                    (NEVER, held) => idle_rows += u32::from(held),
-                    (first, true) => owner.again[row_start(first as usize)] += 1,
-                    (first, false) => owner.first[first as usize] += 1,
+                let first = *first as usize;
+                if *held {
+                    owner.again[row_start(first)] += 1;
+                } else {
+                    owner.first[first] += 1;
                 }
             }
+            // What is never used does not matter unless it is held.
+            owner.first.truncate(steps);
         }
         let counts = Self {
             steps,
             owners,
             window_ends,
-            idle_rows,
         };
         let next_uses = NextUses {
             by_step,
@@ -243,7 +248,7 @@ impl ReuseCounts {
         let counts = self
             .owners
             .iter()
-            .flat_map(|owner| owner.first.iter().chain(&owner.again));
+            .flat_map(|owner| owner.first.iter().chain(&owner.again[..row_start(self.steps)]));
         counts.map(|rows| u64::from(*rows)).sum()
     }
 
@@ -296,27 +301,15 @@ impl ReuseCounts {
         times
     }
 
-    /// Per step the rows that its batch needs and no later one of the horizon does.
-    pub(in crate::policy) fn last_uses(&self) -> Vec<u64> {
-        let mut rows = vec![0u64; self.steps];
-        for owner in &self.owners {
-            for (step, first) in owner.first.iter().enumerate() {
-                rows[step] += u64::from(*first);
-                let again = owner.again(step);
-                rows[step] += u64::from(again[0]);
-                // What is used again here was used last at the step before the gap from which it could be held.
-                for (before, again) in again[1..].iter().enumerate() {
-                    rows[step] += u64::from(*again);
-                    rows[before] -= u64::from(*again);
-                }
-            }
-        }
-        rows
-    }
-
     /// Rows that are held at the start and never used.
     pub(in crate::policy) fn idle_rows(&self) -> u64 {
-        u64::from(self.idle_rows)
+        self.idle_from(0)
+    }
+
+    /// Rows that could be held from `gap` on, since the step before it used them, and that are not used again.
+    pub(in crate::policy) fn idle_from(&self, gap: usize) -> u64 {
+        let rows = |owner: &OwnerReuses| u64::from(owner.again(self.steps)[gap]);
+        self.owners.iter().map(rows).sum()
     }
 
     /// Per delivery time, and owner by owner, the rows that a schedule brings for the batch of that step itself.
@@ -341,7 +334,7 @@ impl ReuseCounts {
         let used: u64 = (0..self.steps)
             .flat_map(|step| self.owners.iter().map(move |owner| u64::from(owner.again(step)[0])))
             .sum();
-        used + u64::from(self.idle_rows)
+        used + self.idle_rows()
     }
 
     /// Per step the delivery time of `owner` at which its uses are due.

@@ -9,9 +9,9 @@ use self::spare::{Lead, idle_rows, leads};
 use crate::batch::RemoteRows;
 use crate::book::{NodeId, PartId};
 use crate::plan::{BatchPlan, CacheState, Keep, LaterRows, Level, Place, Request, RowType, WindowPlan};
-use crate::policy::delivery::{NEVER, ReuseCounts, Schedule, Search};
+use crate::policy::delivery::{ReuseCounts, Schedule, Search};
 use crate::policy::slots::{Slots, global_id, sort_requests};
-use crate::policy::{PlanError, PlanInput, Planner, global_ids, read_step};
+use crate::policy::{PlanError, PlanInput, Planner, read_step};
 
 /// Plans one epoch, in one pass backwards over it and the next and one forwards. Steps of the horizon, this epoch from
 /// `from_step` on and the next, are numbered from 0.
@@ -34,12 +34,9 @@ pub(super) struct TimedPlanner {
     owner_places: Vec<usize>,
     /// Per step of this epoch and row the step that uses the row next; emptied as steps are planned.
     next_uses: Vec<Vec<u32>>,
-    /// Per node whether it is held or on its way.
-    held: Vec<bool>,
-    /// Per group of the schedule the rows that may be dropped.
+    /// Per group of the schedule the rows that may be dropped; then those that are idle, which the horizon does not need;
+    /// then those that may not be dropped, which are forgotten.
     waiting: Vec<Vec<NodeId>>,
-    /// Rows that are held and that the horizon does not need, the longest so at the front.
-    idle: VecDeque<NodeId>,
     /// The remote rows of steps, as far as they have been read, from the step to plan on.
     ahead: VecDeque<Arc<RemoteRows>>,
     /// The step to plan next.
@@ -89,7 +86,7 @@ impl TimedPlanner {
         }
         let mut planner = Self {
             slots: Slots::new(&book, input.budget_rows, &state),
-            waiting: vec![Vec::new(); schedule.groups()],
+            waiting: vec![Vec::new(); schedule.groups() + 2],
             schedule,
             next_drop: 0,
             idle_stay,
@@ -97,28 +94,27 @@ impl TimedPlanner {
             owners,
             owner_places,
             next_uses: next_uses.by_step,
-            held: vec![false; book.nodes() as usize],
-            idle: VecDeque::new(),
             ahead: VecDeque::new(),
             step: 0,
             input,
         };
+        let groups: Vec<Vec<usize>> = (0..planner.owners.len())
+            .map(|owner| planner.groups(owner, 0))
+            .collect();
         for row in &state.held {
             let node = global_id(&book, row.owner, row.row);
-            planner.held[node as usize] = true;
-            match next_uses.first[node as usize] {
-                NEVER => planner.idle.push_back(node),
-                used => planner.wait(node, planner.owner_places[usize::from(row.owner)], 0, used),
-            }
+            let groups = &groups[planner.owner_places[usize::from(row.owner)]];
+            planner.waiting[groups[next_uses.first[node as usize] as usize]].push(node);
         }
         Ok(planner)
     }
 
-    /// A row of the owner at place `owner` that can be held from gap `from` on waits for its next use.
-    fn wait(&mut self, node: NodeId, owner: usize, from: usize, used: u32) {
-        if let Some(group) = self.schedule.group(owner, from, used as usize) {
-            self.waiting[group].push(node);
-        }
+    /// Where rows of the owner at place `owner` wait that can be held from gap `from` on, by the step that uses them next.
+    fn groups(&self, owner: usize, from: usize) -> Vec<usize> {
+        let (idle, needed) = (self.schedule.groups(), self.schedule.groups() + 1);
+        let steps = self.schedule.spare.len();
+        let used = (from..steps).map(|step| self.schedule.group(owner, from, step).unwrap_or(needed));
+        std::iter::repeat_n(needed, from).chain(used).chain([idle]).collect()
     }
 
     /// Whether some owner may deliver at `step`.
@@ -162,13 +158,11 @@ impl TimedPlanner {
                 continue;
             };
             let first_row = request.rows.len();
-            for row in &remote.owners[place].rows {
+            self.slots.missing(start, &remote.owners[place].rows, &mut request.rows);
+            for row in &request.rows[first_row..] {
                 let node = start + row;
-                if std::mem::replace(&mut self.held[node as usize], true) {
-                    continue;
-                }
-                request.rows.push(*row);
                 request.places.push(if step == self.step {
+                    self.slots.come_directly(node);
                     direct.push(node);
                     Place::Direct(direct.len() as u32 - 1)
                 } else {
@@ -189,24 +183,24 @@ impl TimedPlanner {
         Ok((!request.rows.is_empty()).then_some(request))
     }
 
-    /// What is not held after the planner's step, whose batch has `nodes`.
+    /// What is not held after the planner's step, whose batch has `remote`.
     fn drop_rows(&mut self, remote: &RemoteRows) -> Vec<NodeId> {
         let gap = self.step + 1;
-        let mut uses = std::mem::take(&mut self.next_uses[self.step]).into_iter();
+        let uses = std::mem::take(&mut self.next_uses[self.step]);
+        let mut uses = uses.iter();
         for owned in &remote.owners {
-            let (owner, start) = (
-                self.owner_places[usize::from(owned.owner)],
-                self.input.book.range(owned.owner).start,
-            );
+            let groups = self.groups(self.owner_places[usize::from(owned.owner)], gap);
+            let start = self.input.book.range(owned.owner).start;
             for (row, used) in owned.rows.iter().zip(uses.by_ref()) {
-                match used {
-                    NEVER => self.idle.push_back(start + row),
-                    used => self.wait(start + row, owner, gap, used),
-                }
+                self.waiting[groups[*used as usize]].push(start + row);
             }
         }
+        let [.., idle, needed] = &mut self.waiting[..] else {
+            return Vec::new();
+        };
+        needed.clear();
         let stay = self.idle_stay.get(gap).map_or(0, |stay| *stay as usize);
-        let mut drops: Vec<NodeId> = self.idle.drain(..self.idle.len().saturating_sub(stay)).collect();
+        let mut drops: Vec<NodeId> = idle.drain(stay.min(idle.len())..).collect();
         while let Some(dropped) = self
             .schedule
             .drops
@@ -219,7 +213,6 @@ impl TimedPlanner {
             let stay = rows.len().saturating_sub(dropped.rows as usize);
             drops.extend(rows.drain(stay..));
         }
-        drops.iter().for_each(|node| self.held[*node as usize] = false);
         drops
     }
 
@@ -235,22 +228,27 @@ impl TimedPlanner {
         while let Some(lead) = self.leads.pop_front_if(|lead| lead.gap == self.step) {
             plan.requests.extend(self.request(lead.owner, lead.time, &mut direct)?);
         }
-        let mut nodes = Vec::new();
-        global_ids(&remote, &self.input.book, &mut nodes);
-        let places = self.slots.places(&nodes, &mut Vec::new());
+        let mut places = Vec::with_capacity(remote.len());
+        let mut directs = 0;
+        for owned in &remote.owners {
+            let start = self.input.book.range(owned.owner).start;
+            self.slots.append_places(start, &owned.rows, &mut directs, &mut places);
+        }
         let drops = self.drop_rows(&remote);
         let releases = drops.iter().filter_map(|node| self.slots.release(*node)).collect();
         let mut keeps = Vec::new();
-        for (place, node) in (0..).zip(&direct).filter(|(_, node)| self.held[**node as usize]) {
-            keeps.push(Keep {
-                direct: place,
-                slot: self.slots.take(*node, step + 1)?,
-            });
+        for (place, node) in (0..).zip(&direct) {
+            if self.slots.comes_directly(*node) {
+                keeps.push(Keep {
+                    direct: place,
+                    slot: self.slots.take(*node, step + 1)?,
+                });
+            }
         }
         plan.batches.push(BatchPlan {
             step,
             places,
-            direct_rows: direct.len() as u32,
+            direct_rows: directs,
             releases,
             keeps,
         });

@@ -92,7 +92,7 @@ impl ReuseCounts {
             waiting.start(self, &due, gap);
             let forced = match gap {
                 // Nothing can be dropped before the first step.
-                0 => mandatory + waiting.rows + u64::from(self.idle_rows),
+                0 => mandatory + waiting.rows + self.idle_rows(),
                 _ => mandatory,
             };
             let Some(room) = budget.checked_sub(mandatory).filter(|_| forced <= budget) else {

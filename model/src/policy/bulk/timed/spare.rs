@@ -16,12 +16,10 @@ pub(super) struct Lead {
 /// Per gap how many of the rows stay that the horizon does not use again: all, or as many as there is room for. They are
 /// taken out of `spare`. Nothing is dropped at gap 0.
 pub(super) fn idle_rows(counts: &ReuseCounts, spare: &mut [u64]) -> Vec<u64> {
-    let mut idle = counts.idle_rows();
+    let mut idle = 0;
     let mut stay = Vec::with_capacity(spare.len());
-    let last_uses = counts.last_uses();
-    let ended = std::iter::once(0).chain(last_uses);
-    for (spare, ended) in spare.iter_mut().zip(ended) {
-        idle = (idle + ended).min(*spare);
+    for (gap, spare) in spare.iter_mut().enumerate() {
+        idle = (idle + counts.idle_from(gap)).min(*spare);
         *spare -= idle;
         stay.push(idle);
     }
