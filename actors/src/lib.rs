@@ -19,6 +19,7 @@ pub mod config;
 pub mod control;
 pub mod filling;
 pub mod gate;
+mod landing;
 pub mod launcher;
 pub mod lifetime;
 pub mod machine;

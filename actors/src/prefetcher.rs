@@ -9,7 +9,7 @@ use greengnn_model::assemble::{AssembleError, InputBuffers};
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
-use greengnn_model::plan::{BatchPlan, Place, Request};
+use greengnn_model::plan::{BatchPlan, LaterRows, Place, Request};
 use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
 use greengnn_model::store::PartStore;
 use greengnn_model::trace::TraceError;
@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::arena::RowArena;
 use crate::assembly::Assembly;
+use crate::landing::Landing;
 use crate::planner::Planned;
 use crate::presampler::EpochTrace;
 use crate::report::summary::Planned as PlannedCounts;
@@ -231,9 +232,14 @@ impl Prefetcher {
             if *entry.key() > step {
                 break;
             }
-            for asked in entry.remove() {
-                let traffic = execution.tally.traffic.entry(asked.phase).or_default();
-                self.answered(step, asked, traffic).await?;
+            for mut asked in entry.remove() {
+                if let Some((rows, next_step)) = asked.not_all(step) {
+                    self.came(step, &mut asked, rows).await?;
+                    execution.in_flight.entry(next_step).or_default().push(asked);
+                } else {
+                    let traffic = execution.tally.traffic.entry(asked.phase).or_default();
+                    self.answered(step, asked, traffic).await?;
+                }
             }
         }
         let fetch_s = waiting.elapsed().as_secs_f64();
@@ -286,11 +292,13 @@ impl Prefetcher {
     fn ask(&self, caller: Caller, request: Request, direct: &Arc<RowArena>) -> Asked {
         let rows = request.rows.len() as u64;
         let bytes = rows * (self.width * request.dtype.bytes()) as u64;
+        let landing = Landing::new(&request);
         let sink = PlacedRows {
             arena: Arc::clone(&self.arena),
             direct: Arc::clone(direct),
             places: request.places,
             width: self.width,
+            landing: Arc::clone(&landing),
         };
         let transport = Arc::clone(&self.transport);
         let answer = tokio::spawn(async move {
@@ -300,22 +308,43 @@ impl Prefetcher {
         });
         Asked {
             answer,
+            ended: false,
+            landing,
+            later: request.later,
             phase: caller.period.phase,
             rows,
             bytes,
         }
     }
 
-    /// Waits for an answer, and counts what came.
-    async fn answered(&self, step: u32, mut asked: Asked, traffic: &mut Traffic) -> Result<(), PrefetchError> {
-        (&mut asked.answer)
-            .await
-            .map_err(|error| self.task_ended(&error))?
-            .map_err(|source| PrefetchError::Rows {
+    /// Waits for the first rows of an answer.
+    async fn came(&self, step: u32, asked: &mut Asked, rows: usize) -> Result<(), PrefetchError> {
+        let landing = Arc::clone(&asked.landing);
+        tokio::select! {
+            biased;
+            () = landing.reached(rows) => Ok(()),
+            // All of them, or none.
+            ended = self.ended(step, asked) => ended,
+        }
+    }
+
+    /// Waits until an answer has ended, well or not.
+    async fn ended(&self, step: u32, asked: &mut Asked) -> Result<(), PrefetchError> {
+        if !asked.ended {
+            let answer = (&mut asked.answer).await.map_err(|error| self.task_ended(&error))?;
+            asked.ended = true;
+            answer.map_err(|source| PrefetchError::Rows {
                 rank: self.rank,
                 step,
                 source,
             })?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all of an answer, and counts what came.
+    async fn answered(&self, step: u32, mut asked: Asked, traffic: &mut Traffic) -> Result<(), PrefetchError> {
+        self.ended(step, &mut asked).await?;
         *traffic += Traffic {
             feature_requests: 1,
             deliveries: 1,
@@ -337,9 +366,21 @@ impl Prefetcher {
 /// A request that has left. Dropping it ends it.
 struct Asked {
     answer: JoinHandle<Result<(), TransportError>>,
+    /// Whether the answer has been taken.
+    ended: bool,
+    landing: Arc<Landing>,
+    later: Vec<LaterRows>,
     phase: Phase,
     rows: u64,
     bytes: u64,
+}
+
+impl Asked {
+    /// How many rows `step` needs, and the step that needs more; none if it needs all.
+    fn not_all(&self, step: u32) -> Option<(usize, u32)> {
+        let next = self.later.iter().find(|later| later.needed_by_step > step)?;
+        Some((next.first_row as usize, next.needed_by_step))
+    }
 }
 
 impl Drop for Asked {
@@ -358,7 +399,7 @@ struct Held {
 struct Execution {
     trace: Arc<EpochTrace>,
     tally: EpochTally,
-    /// Requests that have left, by the step that needs them.
+    /// Requests that have left, by the step that needs them or their next rows.
     in_flight: BTreeMap<u32, Vec<Asked>>,
     /// The assembly buffer of the step before, to be filled again.
     spare: Option<Arc<RowArena>>,
@@ -422,16 +463,21 @@ struct PlacedRows {
     direct: Arc<RowArena>,
     places: Vec<Place>,
     width: usize,
+    landing: Arc<Landing>,
 }
 
 impl RowSink for PlacedRows {
     fn accept(&mut self, first: usize, values: &[f32]) {
-        for (place, row) in self.places[first..].iter().zip(values.chunks_exact(self.width)) {
+        let rows = values.len() / self.width;
+        let known = self.landing.known(first, rows);
+        let places = self.places[first..].iter().zip(values.chunks_exact(self.width));
+        for (place, row) in places.skip(known) {
             // SAFETY: the plan gives every place to one request, between its issue and the step that needs it.
             match *place {
                 Place::Slot(slot) => unsafe { self.arena.write(slot, row) },
                 Place::Direct(index) => unsafe { self.direct.write(index, row) },
             }
         }
+        self.landing.note(first + rows);
     }
 }

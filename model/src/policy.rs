@@ -7,16 +7,17 @@
 //! | [`epoch`](epoch::Epoch) | the most frequent rows of the epoch | once per epoch and owner, and misses per batch and owner |
 //! | [`degree`, `presample`, `vip`](scored::StaticByScore) | the rows of highest score | at set-up, and misses per batch and owner |
 //! | [`window`](window::Window) | the most frequent rows of each window, and of the next one while it is fetched | per window and owner, and misses per batch and owner |
-//! | [`bulk`](bulk::Bulk) | what the window needs, and by next use whatever else fits | per window and owner |
+//! | [`bulk`](bulk::Bulk) | what is needed until an owner's next delivery, and by next use whatever else fits | per owner, at the times that cost least |
 //! | [`full`](pinned::Full) | every remote row | once, at set-up |
 //!
-//! [`conformance`] checks any policy on any trace against the rules of [`Policy`]; [`bound`] says what none of them can beat,
+//! [`conformance`] checks any policy on any trace against the rules of [`Policy`], [`counting`] only counts what it moves; [`bound`] says what none of them can beat,
 //! and [`delivery`] what a choice of delivery times costs, and which to choose.
 
 pub mod bound;
 pub mod budget;
 pub mod bulk;
 pub mod conformance;
+pub mod counting;
 pub mod delivery;
 pub mod epoch;
 mod frequencies;

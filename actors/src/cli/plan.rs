@@ -1,7 +1,10 @@
-//! `greengnn plan`: what a policy would move, from trace files alone.
+//! `greengnn plan`: what a policy would move, from trace files alone; or what all of them would, side by side.
+
+mod scores;
+mod table;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use greengnn_model::book::Rank;
@@ -19,10 +22,10 @@ use crate::report::units;
 
 #[derive(Debug, clap::Args)]
 pub struct PlanArgs {
-    /// Folder with the manifest.json of the parts that the traces are of; the parts themselves are not read
+    /// Folder with the manifest.json of the parts that the traces are of; the parts themselves are read for --traces only
     pub parts: PathBuf,
     /// Trace file of one rank, as `train --keep-trace` leaves it; several are successive epochs of the rank
-    #[arg(long = "trace", value_name = "FILE", required = true)]
+    #[arg(long = "trace", value_name = "FILE", required_unless_present = "trace_folder")]
     pub traces: Vec<PathBuf>,
     /// How remote rows are cached
     #[arg(long, default_value = "bulk")]
@@ -36,6 +39,8 @@ pub struct PlanArgs {
     /// Print the prices as JSON on standard output
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub table: table::TableArgs,
 }
 
 /// Why traces cannot be priced.
@@ -43,6 +48,8 @@ pub struct PlanArgs {
 pub enum PricingError {
     #[error("trace {path} is of another graph than {parts}: presample anew, or give the folder that it was made from")]
     OtherGraph { path: PathBuf, parts: PathBuf },
+    #[error("there is no trace {path}: give the folder that `train --keep-trace` left")]
+    NoTrace { path: PathBuf },
     #[error("trace {path} is of rank {found}, the one before it is of rank {wanted}: price one rank at a time")]
     OtherRank { path: PathBuf, found: Rank, wanted: Rank },
 }
@@ -93,6 +100,16 @@ impl From<Tally> for Phase {
 }
 
 pub fn run(args: PlanArgs) -> CliResult {
+    if let Some(folder) = &args.table.trace_folder {
+        let table = table::make(&args.parts, folder, &args.table, args.window)?;
+        let text = if args.json {
+            serde_json::to_string_pretty(&table)?
+        } else {
+            table::describe(&table)
+        };
+        writeln!(std::io::stdout(), "{}", text.trim_end())?;
+        return Ok(());
+    }
     let prices = price(&args)?;
     let text = if args.json {
         serde_json::to_string_pretty(&prices)?
@@ -109,17 +126,8 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
     let mut epochs: Vec<Arc<dyn RemoteTrace>> = Vec::new();
     let mut rank = None;
     for path in &args.traces {
-        let reader = TraceReader::open(path)?;
-        let header = reader.header();
-        let hash: String = header.graph_hash.iter().map(|byte| format!("{byte:02x}")).collect();
-        if hash != manifest.graph_hash {
-            return Err(PricingError::OtherGraph {
-                path: path.clone(),
-                parts: args.parts.clone(),
-            }
-            .into());
-        }
-        let found = header.spec.rank;
+        let reader = open_trace(path, &args.parts, &manifest)?;
+        let found = reader.header().spec.rank;
         let wanted = *rank.get_or_insert(found);
         if found != wanted {
             return Err(PricingError::OtherRank {
@@ -167,6 +175,29 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
         compulsory_rows: uses.compulsory_rows(),
         fewest_rows: uses.fewest_rows(tally.budget_rows),
     })
+}
+
+/// A trace of the graph of `parts`, whose manifest that is.
+fn open_trace(
+    path: &Path,
+    parts: &Path,
+    manifest: &PartsManifest,
+) -> Result<TraceReader, Box<dyn std::error::Error + Send + Sync>> {
+    let reader = TraceReader::open(path)?;
+    let hash: String = reader
+        .header()
+        .graph_hash
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    if hash != manifest.graph_hash {
+        return Err(PricingError::OtherGraph {
+            path: path.to_owned(),
+            parts: parts.to_owned(),
+        }
+        .into());
+    }
+    Ok(reader)
 }
 
 fn held_rows_peak(tally: &RunTally) -> u32 {

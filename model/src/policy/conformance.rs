@@ -27,13 +27,21 @@ pub struct Case {
 }
 
 /// What one epoch moved and held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpochTally {
     pub training: Tally,
     pub evaluation: Tally,
 }
 
 impl EpochTally {
+    /// What the steps of training moved, or else those of evaluation.
+    pub(super) fn phase(&mut self, phase: Phase) -> &mut Tally {
+        match phase {
+            Phase::Training => &mut self.training,
+            _ => &mut self.evaluation,
+        }
+    }
+
     /// Requests of the epoch, evaluation included.
     pub fn feature_requests(&self) -> u64 {
         self.training.feature_requests + self.evaluation.feature_requests

@@ -61,6 +61,8 @@ pub struct ReuseCounts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OwnerReuses {
     part: PartId,
+    /// How often its rows and deliveries count where costs are compared; at least 1.
+    weight: u32,
     /// Per step the rows that are used there for the first time, and not held at the start.
     first: Vec<u32>,
     /// Per step `b` and gap `0 ..= b` the rows that are used at `b` and could be held from that gap on; and at last, in place
@@ -162,6 +164,7 @@ impl ReuseCounts {
             .filter(|part| *part != rank && book.part_nodes(*part) > 0)
             .map(|part| OwnerReuses {
                 part,
+                weight: 1,
                 first: vec![0; steps + 1],
                 again: vec![0; row_start(steps + 1)],
             })
@@ -231,6 +234,19 @@ impl ReuseCounts {
             first: used_next,
         };
         Ok((counts, next_uses))
+    }
+
+    /// The same counts where the rows and deliveries of owners do not cost the same. `weights` are by part; a part without one,
+    /// or of weight 0, weighs 1.
+    ///
+    /// With unequal weights the choice of rows that are dropped is a heuristic: those go first whose interval is longest for
+    /// its owner's weight. The bound of a [search](Self::search) stays a bound.
+    pub fn weighted(mut self, weights: &[u32]) -> Self {
+        for owner in &mut self.owners {
+            let weight = weights.get(usize::from(owner.part));
+            owner.weight = weight.copied().unwrap_or(1).max(1);
+        }
+        self
     }
 
     /// Steps of the horizon.

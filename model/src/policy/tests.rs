@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::bulk::Bulk;
 use super::conformance::{Case, RunTally, check_scored};
+use super::counting::count;
 use super::delivery::{ReuseCounts, Search};
 use super::pinned::{Full, OnDemand};
 use super::window::Window;
@@ -155,6 +156,7 @@ pub(super) fn bulk(window_share_percent: u32, lead: bool) -> Bulk {
         window_share_percent,
         lead,
         search: None,
+        ..Bulk::default()
     }
 }
 
@@ -164,6 +166,7 @@ fn searching(rows_per_delivery: u32) -> Bulk {
             rows_per_delivery,
             iterations: 12,
             changes: 20,
+            frontier: false,
         }),
         ..Bulk::default()
     }
@@ -322,6 +325,38 @@ proptest! {
         for rows_per_delivery in [0, 3, 1000] {
             drawn.run(&searching(rows_per_delivery));
         }
+    }
+
+    #[test]
+    fn owners_of_any_weight_have_plans_that_keep_the_rules(drawn in drawn(12, 9, 3), weights in prop::collection::vec(0..9u32, 5), price in 0..9u32) {
+        drawn.run(&Bulk { owner_weights: weights, ..searching(price) });
+    }
+
+    #[test]
+    fn what_is_counted_is_what_is_executed(drawn in drawn(12, 9, 3), share in 0..=100u32) {
+        let mut policies: Vec<Arc<dyn Policy>> = POLICY_NAMES.iter().map(|name| policy_by_name(name).unwrap()).collect();
+        policies.extend([bulk(share, true), searching(share)].map(|policy| Arc::new(policy) as Arc<dyn Policy>));
+        for policy in policies {
+            let scores = policy.score_kind().map(|_| vec![1.0; drawn.case.book.nodes() as usize]);
+            let counted = count(&*policy, &drawn.case, scores.as_deref()).unwrap();
+            prop_assert_eq!(counted, drawn.run(&*policy), "{}", policy.name());
+        }
+    }
+
+    #[test]
+    fn a_searched_plan_moves_the_same_with_and_without_a_lead(drawn in drawn(12, 9, 2), price in 0..20u32) {
+        let late = drawn.run(&Bulk { lead: false, ..searching(price) });
+        let early = drawn.run(&searching(price));
+        prop_assert_eq!(late.feature_rows(), early.feature_rows());
+        prop_assert_eq!(late.feature_requests(), early.feature_requests());
+    }
+
+    #[test]
+    fn with_room_for_everything_a_searched_plan_moves_no_row_twice(mut drawn in drawn(12, 9, 3), price in 0..20u32) {
+        drawn.case.asked_rows = u32::MAX;
+        drawn.case.with_next = true;
+        let distinct: BTreeSet<NodeId> = planned_steps(&drawn).into_iter().flatten().copied().collect();
+        prop_assert_eq!(drawn.run(&searching(price)).feature_rows(), distinct.len() as u64);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use self::spare::{Lead, idle_rows, leads};
+use super::Bulk;
 use crate::batch::RemoteRows;
 use crate::book::{NodeId, PartId};
 use crate::plan::{BatchPlan, CacheState, Keep, LaterRows, Level, Place, Request, RowType, WindowPlan};
@@ -44,7 +45,7 @@ pub(super) struct TimedPlanner {
 }
 
 impl TimedPlanner {
-    pub(super) fn new(mut input: PlanInput, search: &Search, early: bool) -> Result<Self, PlanError> {
+    pub(super) fn new(mut input: PlanInput, bulk: &Bulk, search: &Search) -> Result<Self, PlanError> {
         let book = Arc::clone(&input.book);
         let state = std::mem::take(&mut input.state);
         let epochs: Vec<_> = std::iter::once(&*input.trace).chain(input.next.as_deref()).collect();
@@ -58,6 +59,7 @@ impl TimedPlanner {
             input.rank,
             steps,
         )?;
+        let counts = counts.weighted(&bulk.owner_weights);
         let over_budget = |_| PlanError::OverBudget {
             step: input.from_step,
             budget_rows: input.budget_rows,
@@ -74,7 +76,7 @@ impl TimedPlanner {
             // Nothing comes after the horizon, or nobody knows what.
             idle_stay.iter_mut().skip(1).for_each(|stay| *stay = 0);
         }
-        let leads = if early {
+        let leads = if bulk.lead {
             leads(&counts, &schedule, &mut free, steps).into()
         } else {
             VecDeque::new()
@@ -117,9 +119,11 @@ impl TimedPlanner {
         std::iter::repeat_n(needed, from).chain(used).chain([idle]).collect()
     }
 
-    /// Whether some owner may deliver at `step`.
+    /// Whether some owner delivers something at `step`.
     fn delivers(&self, step: usize) -> bool {
-        self.schedule.due.iter().any(|due| due[step] == step)
+        let owners = self.owners.len();
+        let fetched = &self.schedule.fetched[step * owners..(step + 1) * owners];
+        fetched.iter().any(|rows| *rows > 0)
     }
 
     /// The remote rows of a step that has not been planned yet.

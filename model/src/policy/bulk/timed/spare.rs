@@ -29,25 +29,32 @@ pub(super) fn idle_rows(counts: &ReuseCounts, spare: &mut [u64]) -> Vec<u64> {
 /// The deliveries of the first `steps` steps that have room to leave early, each at the earliest gap from the delivery
 /// before it on from which its rows have slots in `free`, which are taken. By ascending gap.
 ///
-/// None of its rows is dropped after that gap: a row is dropped only at a gap that is full.
+/// None of its rows is dropped after that gap, since a row is dropped only at a gap that is full; and none is used before
+/// the delivery time, since the use would have been delivered or held.
 pub(super) fn leads(counts: &ReuseCounts, schedule: &Schedule, free: &mut [u64], steps: usize) -> Vec<Lead> {
     let owners = schedule.due.len();
     let at_once = counts.at_once(schedule);
     let mut leads = Vec::new();
-    for time in 1..steps {
-        for (owner, due) in schedule.due.iter().enumerate() {
+    // Per owner the delivery before.
+    let mut before = vec![0; owners];
+    for time in 0..steps {
+        for (owner, before) in before.iter_mut().enumerate() {
             let place = time * owners + owner;
             let (rows, at_once) = (schedule.fetched[place], at_once[place]);
-            if rows == 0 || free[time] < at_once {
+            if rows == 0 {
                 continue;
             }
-            let before = &mut free[due[time - 1]..time];
-            let full = before.iter().rposition(|free| *free < rows);
+            let earliest = std::mem::replace(before, time);
+            if free[time] < at_once {
+                continue;
+            }
+            let gaps = &mut free[earliest..time];
+            let full = gaps.iter().rposition(|free| *free < rows);
             let start = full.map_or(0, |full| full + 1);
-            if start < before.len() {
-                before[start..].iter_mut().for_each(|free| *free -= rows);
+            if start < gaps.len() {
+                gaps[start..].iter_mut().for_each(|free| *free -= rows);
                 free[time] -= at_once;
-                let gap = due[time - 1] + start;
+                let gap = earliest + start;
                 leads.push(Lead { gap, time, owner });
             }
         }
