@@ -26,7 +26,8 @@
 //! gap that overflows, the rows whose interval ends last are dropped. Exchanging a row that is kept for one
 //! that ends earlier never costs a fetch, so this moves the fewest rows for the given times and horizon (the sweep of
 //! the optimal interval packing; with a delivery at every batch it is Belady's MIN with bypass). The horizon is the rest
-//! of the epoch and the next one; rows that it does not need again stay while there is room.
+//! of the epoch and the next one; rows that it does not need again stay while there is room, and count as half a fetch in
+//! a search if there is none.
 //!
 //! # Lead
 //!
@@ -36,7 +37,7 @@
 //!
 //! # Order
 //!
-//! The rows of a searched request are in the order of their first use, and a step waits for those alone that it needs
+//! A delivery may serve steps of the next epoch; its rows have come when this one ends. The rows of a searched request are in the order of their first use, and a step waits for those alone that it needs
 //! ([`Request::later`]): the first batch trains while the rest of its window is still on the way, also at
 //! the start of a run, where short windows would do the same for more requests.
 
@@ -97,17 +98,11 @@ impl Bulk {
         }
     }
 
-    /// The plan that moves the fewest rows at the budget, whatever the requests: a delivery at every batch.
+    /// The plan that moves the fewest rows at the budget, whatever the requests: every batch that needs rows is a window.
     pub fn fewest_rows() -> Self {
-        let search = Search {
-            rows_per_delivery: 0,
-            iterations: 0,
-            changes: 0,
-            frontier: false,
-        };
         Self {
-            search: Some(search),
-            ..Self::default()
+            window_share_percent: 0,
+            ..Self::windows_only()
         }
     }
 }

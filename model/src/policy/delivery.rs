@@ -6,8 +6,8 @@
 //! batch of `s`, straight into its assembly buffer, and rows for later batches, into slots. A use at step `b` is *due* at
 //! the last delivery time of its owner that is at most `b`; it is served by that delivery, or by a row that is held. A
 //! window of [`bulk`](super::bulk) is the steps from one delivery time to the next, and on demand means that every step
-//! is one. Times are optional but where a window may not go on: at the first step, where the purpose or the epoch
-//! changes, and at the greatest number of steps.
+//! is one. Times are optional but where a window may not go on: at the first step, where the purpose
+//! changes, and at the greatest number of steps. A delivery may serve steps of the next epoch.
 //!
 //! # Charge
 //!
@@ -39,9 +39,10 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-use super::{PlanError, RemoteTrace, is_remote_row, longest_window, read_step};
+use super::{PlanError, RemoteTrace, is_remote_row, read_step};
 use crate::book::{NodeId, PartId, PartitionBook, Rank};
 use crate::plan::HeldRow;
+use crate::rng::Purpose;
 
 pub use search::{Archive, Candidate, Found, Search};
 pub(super) use sweep::Schedule;
@@ -55,6 +56,8 @@ pub struct ReuseCounts {
     owners: Vec<OwnerReuses>,
     /// Per step the step after the last that a delivery there may serve.
     window_ends: Vec<u32>,
+    /// Whether rows that are not used again count where costs are compared.
+    goes_on: bool,
 }
 
 /// The uses of the rows of one owner.
@@ -169,14 +172,14 @@ impl ReuseCounts {
                 again: vec![0; row_start(steps + 1)],
             })
             .collect();
-        let mut window_ends = vec![0; steps];
+        let mut purposes = vec![Purpose::Train; steps];
         let mut used_next = vec![steps as u32; book.nodes() as usize];
         let mut by_step = vec![Vec::new(); listed];
         for (trace, span) in epochs.iter().zip(&spans).rev() {
             let from = trace.steps() - span.len() as u32;
             for step in span.clone().rev() {
                 let traced = from + (step - span.start) as u32;
-                window_ends[step] = step as u32 + (longest_window(*trace, traced, window) - traced);
+                purposes[step] = trace.purpose(traced);
                 let remote = read_step(*trace, book, rank, traced)?;
                 let mut uses = vec![0; if step < listed { remote.len() } else { 0 }];
                 let mut listed = &mut uses[..];
@@ -227,7 +230,8 @@ impl ReuseCounts {
         let counts = Self {
             steps,
             owners,
-            window_ends,
+            window_ends: window_ends(&purposes, window),
+            goes_on: false,
         };
         let next_uses = NextUses {
             by_step,
@@ -246,6 +250,14 @@ impl ReuseCounts {
             let weight = weights.get(usize::from(owner.part));
             owner.weight = weight.copied().unwrap_or(1).max(1);
         }
+        self
+    }
+
+    /// The same counts of a run that goes on after the horizon: a row that its last use has left and that there is no room for
+    /// counts as half a fetch where costs are compared. (Of the rows that a rank of a products-like graph needs in one
+    /// epoch and not in the next, half are needed in the one after.)
+    pub fn of_a_run_that_goes_on(mut self) -> Self {
+        self.goes_on = true;
         self
     }
 
@@ -366,6 +378,19 @@ impl ReuseCounts {
             })
             .collect()
     }
+}
+
+/// Per step the step after the last of the longest window from there on: at most `limit` steps, all of one purpose.
+fn window_ends(purposes: &[Purpose], limit: u32) -> Vec<u32> {
+    let mut ends = vec![0; purposes.len()];
+    let mut end = purposes.len() as u32;
+    for (step, purpose) in (0..end).zip(purposes).rev() {
+        if purposes.get(step as usize + 1).is_some_and(|next| next != purpose) {
+            end = step + 1;
+        }
+        ends[step as usize] = end.min(step.saturating_add(limit));
+    }
+    ends
 }
 
 /// The steps of each epoch in the horizon, whose first starts at `from_step`.

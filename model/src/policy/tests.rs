@@ -378,6 +378,7 @@ proptest! {
         let steps = planned_steps(&drawn);
         let fewest = belady_rows(&steps, drawn.case.asked_rows as usize);
         prop_assert_eq!(drawn.run(&searching(0)).feature_rows(), fewest);
+        prop_assert_eq!(drawn.run(&Bulk::fewest_rows()).feature_rows(), fewest);
     }
 
     #[test]

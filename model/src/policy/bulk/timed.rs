@@ -59,7 +59,10 @@ impl TimedPlanner {
             input.rank,
             steps,
         )?;
-        let counts = counts.weighted(&bulk.owner_weights);
+        let mut counts = counts.weighted(&bulk.owner_weights);
+        if input.next.is_some() {
+            counts = counts.of_a_run_that_goes_on();
+        }
         let over_budget = |_| PlanError::OverBudget {
             step: input.from_step,
             budget_rows: input.budget_rows,
@@ -126,13 +129,16 @@ impl TimedPlanner {
         fetched.iter().any(|rows| *rows > 0)
     }
 
-    /// The remote rows of a step that has not been planned yet.
+    /// The remote rows of a step of the horizon that has not been planned yet.
     fn read(&mut self, step: usize) -> Result<Arc<RemoteRows>, PlanError> {
         let input = &self.input;
         for step in self.step + self.ahead.len()..=step {
-            let step = input.from_step + step as u32;
+            let (trace, step) = match (step.checked_sub(self.next_uses.len()), &input.next) {
+                (Some(step), Some(next)) => (next, step as u32),
+                _ => (&input.trace, input.from_step + step as u32),
+            };
             self.ahead
-                .push_back(read_step(&*input.trace, &input.book, input.rank, step)?);
+                .push_back(read_step(&**trace, &input.book, input.rank, step)?);
         }
         Ok(Arc::clone(&self.ahead[step - self.step]))
     }
@@ -153,7 +159,9 @@ impl TimedPlanner {
             needed_by_step: from_step + time as u32,
             later: Vec::new(),
         };
-        for step in time..self.next_uses.len() {
+        // Rows for the next epoch have come when this one ends.
+        let last = self.next_uses.len().saturating_sub(1);
+        for step in time..self.schedule.spare.len() {
             if self.schedule.due[owner][step] != time {
                 break;
             }
@@ -173,17 +181,19 @@ impl TimedPlanner {
                     Place::Slot(self.slots.take(node, gap)?)
                 });
             }
-            let needed_by_step = from_step + step as u32;
+            let needed_by_step = from_step + step.min(last) as u32;
             match first_row {
                 _ if first_row == request.rows.len() => {}
                 0 => request.needed_by_step = needed_by_step,
                 // Fewer rows than nodes.
-                first_row => request.later.push(LaterRows {
+                first_row if needed_by_step > request.last_needed_by_step() => request.later.push(LaterRows {
                     first_row: first_row as u32,
                     needed_by_step,
                 }),
+                _ => {}
             }
         }
+        sort_last(&mut request);
         Ok((!request.rows.is_empty()).then_some(request))
     }
 
@@ -284,5 +294,19 @@ impl Planner for TimedPlanner {
 
     fn into_state(self: Box<Self>) -> CacheState {
         self.slots.state(&self.input.book)
+    }
+}
+
+/// Puts the rows that are needed last into ascending order, where those of several steps of the next epoch are together.
+fn sort_last(request: &mut Request) {
+    let first = request.later.last().map_or(0, |later| later.first_row as usize);
+    if request.rows[first..].is_sorted() {
+        return;
+    }
+    let (rows, places) = (&mut request.rows[first..], &mut request.places[first..]);
+    let mut placed: Vec<(u32, Place)> = rows.iter().copied().zip(places.iter().copied()).collect();
+    placed.sort_unstable_by_key(|(row, _)| *row);
+    for ((row, place), (sorted_row, sorted_place)) in rows.iter_mut().zip(places).zip(placed) {
+        (*row, *place) = (sorted_row, sorted_place);
     }
 }

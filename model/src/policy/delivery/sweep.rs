@@ -15,7 +15,8 @@ pub struct Delivered {
     pub peak_rows: u64,
     /// Deliveries, each counted as often as its owner weighs.
     pub weighted_deliveries: u64,
-    /// Rows, each counted as often as its owner weighs.
+    /// Rows, each counted as often as its owner weighs; and half of the rows that are let go after their last use, in a
+    /// [run that goes on](ReuseCounts::of_a_run_that_goes_on).
     pub weighted_rows: u64,
 }
 
@@ -121,6 +122,9 @@ impl ReuseCounts {
             delivered.weighted_deliveries += weight * brought;
             delivered.weighted_rows += weight * rows;
         }
+        if self.goes_on {
+            delivered.weighted_rows += self.idle_rows_lost(&spare) / 2;
+        }
         Ok(Schedule {
             delivered,
             due,
@@ -128,6 +132,17 @@ impl ReuseCounts {
             spare,
             fetched: waiting.fetched,
         })
+    }
+
+    /// Rows that `spare` has no room for after their last use.
+    fn idle_rows_lost(&self, spare: &[u64]) -> u64 {
+        let (mut idle, mut lost) = (0, 0);
+        for (gap, spare) in spare.iter().enumerate() {
+            idle += self.idle_from(gap);
+            lost += idle.saturating_sub(*spare);
+            idle = idle.min(*spare);
+        }
+        lost
     }
 
     /// Per gap the rows that have to be held there.

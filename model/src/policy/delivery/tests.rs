@@ -49,7 +49,7 @@ impl Horizon {
         let mut purposes = Vec::new();
         for (epoch, trace) in case.epochs.iter().enumerate() {
             let from = if epoch == 0 { case.from_step } else { 0 };
-            purposes.extend((from..trace.steps()).map(|step| (epoch, trace.purpose(step))));
+            purposes.extend((from..trace.steps()).map(|step| trace.purpose(step)));
         }
         let starts = |owner: usize| {
             let mut length = 0;
@@ -420,6 +420,24 @@ proptest! {
         if counts.owners.len() * counts.steps() <= 10 {
             let least = least_cost(&counts, horizon.budget, u64::from(price));
             prop_assert!(found.bound <= least as f64 + 1e-6 && least <= cost, "{} {least} {cost}", found.bound);
+        }
+    }
+
+    #[test]
+    fn a_run_that_goes_on_pays_for_rows_that_it_lets_go(horizon in horizon(9, 7, 2), price in 0..9u32) {
+        let (ends, goes_on) = (horizon.counts(), horizon.counts().of_a_run_that_goes_on());
+        let times = horizon.times(&ends);
+        if let (Ok(ends), Ok(goes_on)) = (ends.sweep(horizon.budget, &times), goes_on.sweep(horizon.budget, &times)) {
+            prop_assert_eq!((ends.rows, ends.deliveries), (goes_on.rows, goes_on.deliveries));
+            // Nothing is let go that is not among the distinct rows.
+            let distinct = planned_steps(&horizon.drawn).into_iter().flatten().chain(&horizon.held).collect::<BTreeSet<_>>();
+            prop_assert!((ends.weighted_rows..=ends.weighted_rows + distinct.len() as u64 / 2).contains(&goes_on.weighted_rows));
+        }
+        let search = Search { rows_per_delivery: price, ..Search::default() };
+        let found = goes_on.search(horizon.budget, &search).unwrap();
+        prop_assert!(found.bound <= found.chosen.cost(u64::from(price)) as f64 + 1e-6);
+        for candidate in found.archive.candidates() {
+            prop_assert!(candidate.cost(u64::from(price)) >= found.chosen.cost(u64::from(price)));
         }
     }
 
