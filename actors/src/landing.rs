@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use greengnn_model::plan::Request;
+use greengnn_model::plan::LaterRows;
 use tokio::sync::Notify;
 
 /// Tells whoever waits when the rows of one request have come up to where a step needs them.
@@ -16,8 +16,8 @@ pub struct Landing {
 }
 
 impl Landing {
-    pub fn new(request: &Request) -> Arc<Self> {
-        let ends = request.later.iter().map(|later| later.first_row as usize);
+    pub fn new(later: &[LaterRows]) -> Arc<Self> {
+        let ends = later.iter().map(|later| later.first_row as usize);
         Arc::new(Self {
             come: AtomicUsize::new(0),
             ends: ends.collect(),
@@ -56,30 +56,19 @@ impl Landing {
 mod tests {
     use std::time::Duration;
 
-    use greengnn_model::plan::{LaterRows, Level, Place, RowType};
-
     use super::*;
 
-    fn landing(rows: u32, first_rows: &[u32]) -> Arc<Landing> {
+    fn landing(first_rows: &[u32]) -> Arc<Landing> {
         let later = (1..).zip(first_rows).map(|(needed_by_step, first_row)| LaterRows {
             first_row: *first_row,
             needed_by_step,
         });
-        Landing::new(&Request {
-            owner: 1,
-            rows: (0..rows).collect(),
-            places: (0..rows).map(Place::Slot).collect(),
-            level: Level::default(),
-            dtype: RowType::default(),
-            issue_after_step: None,
-            needed_by_step: 0,
-            later: later.collect(),
-        })
+        Landing::new(&later.collect::<Vec<_>>())
     }
 
     #[tokio::test]
     async fn a_wait_ends_once_its_rows_have_come_and_not_before() {
-        let landing = landing(10, &[2, 5]);
+        let landing = landing(&[2, 5]);
         let waiting = Arc::clone(&landing);
         let mut wait = tokio::spawn(async move { waiting.reached(5).await });
         landing.note(2);
@@ -95,7 +84,7 @@ mod tests {
 
     #[test]
     fn rows_that_come_again_are_known() {
-        let landing = landing(10, &[2]);
+        let landing = landing(&[2]);
         assert_eq!(landing.known(0, 4), 0);
         landing.note(3);
         assert_eq!(

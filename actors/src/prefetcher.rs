@@ -1,16 +1,17 @@
 //! The prefetcher of a rank: executes the plan. It asks the owners when the plan says so, assembles the next batch while
 //! the one before trains, and keeps the arena as the plan wants it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use greengnn_model::assemble::{AssembleError, InputBuffers};
-use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::book::{PartId, PartitionBook, Rank};
 use greengnn_model::counters::{Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
-use greengnn_model::plan::{BatchPlan, LaterRows, Place, Request};
+use greengnn_model::plan::{BatchPlan, Delivery, LaterRows, Place, Request, WindowPlan};
 use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
+use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartStore;
 use greengnn_model::trace::TraceError;
 use tokio::sync::{Semaphore, mpsc};
@@ -22,7 +23,8 @@ use crate::landing::Landing;
 use crate::planner::Planned;
 use crate::presampler::EpochTrace;
 use crate::report::summary::Planned as PlannedCounts;
-use crate::transport::{Caller, RowSink, Transport, TransportError};
+use crate::streams::Streams;
+use crate::transport::{Arrival, Caller, RowSink, Transport, TransportError};
 
 /// What the trainer takes from the prefetcher.
 pub enum Prefetched {
@@ -93,9 +95,11 @@ pub struct Prefetcher {
     pub book: Arc<PartitionBook>,
     pub part: Arc<PartStore>,
     pub transport: Arc<dyn Transport>,
+    pub delivery: Delivery,
     /// Slots of exactly the budget.
     pub arena: Arc<RowArena>,
     pub width: usize,
+    pub row_type: RowType,
     pub preaggregate: bool,
     pub verify: bool,
     /// One permit per batch that may be assembled; the trainer gives one back per finished step.
@@ -116,15 +120,15 @@ impl Prefetcher {
                 phase: Phase::Setup,
             },
         };
-        let none = Arc::new(RowArena::new(0, self.width));
+        let none = Arc::new(RowArena::new(0, self.row_bytes()));
         let mut traffic = Traffic::default();
-        let asked: Vec<Asked> = fill
+        let asked: Vec<Result<Asked, PrefetchError>> = fill
             .requests
             .iter()
             .map(|request| self.ask(caller, request.clone(), &none))
             .collect();
         for asked in asked {
-            self.answered(0, asked, &mut traffic).await?;
+            self.answered(0, asked?, &mut traffic).await?;
         }
         Ok(traffic)
     }
@@ -146,13 +150,17 @@ impl Prefetcher {
             let planned = planned.map_err(|source| PrefetchError::Plan { rank, source })?;
             match (planned, &mut current) {
                 (Planned::Epoch(trace), _) => {
-                    current = Some(Execution::new(Arc::clone(&trace)));
+                    let streams = Streams::new(Arc::clone(&self.transport), rank, trace.epoch);
+                    current = Some(Execution::new(Arc::clone(&trace), streams));
                     if trainer.send(Prefetched::Epoch(trace)).await.is_err() {
                         return Ok(());
                     }
                 }
-                (Planned::Window(window), Some(execution)) => {
-                    execution.plan(&window.requests);
+                (Planned::Window(mut window), Some(execution)) => {
+                    execution.plan(&window.requests, self.delivery);
+                    if self.delivery == Delivery::Stream {
+                        self.schedule(execution, &mut window).await?;
+                    }
                     let mut requests = window.requests.into_iter().peekable();
                     for plan in window.batches {
                         let Ok(permit) = self.ahead.acquire().await else {
@@ -208,7 +216,7 @@ impl Prefetcher {
         due: Vec<Request>,
     ) -> Result<PreparedBatch, PrefetchError> {
         let step = plan.step;
-        let direct = execution.assembly_buffer(plan.direct_rows as usize, self.width, self.verify);
+        let direct = execution.assembly_buffer(plan.direct_rows as usize, self.row_bytes(), self.verify);
         for request in due {
             let phase = execution.phase(request.needed_by_step);
             held.rows += slots_of(&request);
@@ -220,7 +228,10 @@ impl Prefetcher {
                 },
             };
             let needed_by = request.needed_by_step;
-            let asked = self.ask(caller, request, &direct);
+            let asked = match self.delivery {
+                Delivery::Windowed => self.ask(caller, request, &direct)?,
+                Delivery::Stream => self.grant(execution, caller.period.phase, request, &direct).await?,
+            };
             execution.in_flight.entry(needed_by).or_default().push(asked);
         }
         held.peak = held.peak.max(held.rows);
@@ -253,6 +264,7 @@ impl Prefetcher {
             direct: Arc::clone(&direct),
             trace: Arc::clone(&execution.trace),
             width: self.width,
+            row_type: self.row_type,
             preaggregate: self.preaggregate,
             verify: self.verify,
             buffers: Arc::clone(&self.buffers),
@@ -288,33 +300,86 @@ impl Prefetcher {
         }
     }
 
-    /// Sends a request; its rows land where the plan wants them.
-    fn ask(&self, caller: Caller, request: Request, direct: &Arc<RowArena>) -> Asked {
-        let rows = request.rows.len() as u64;
-        let bytes = rows * (self.width * request.dtype.bytes()) as u64;
-        let landing = Landing::new(&request);
+    /// Puts what a window asks for on the schedules of its owners.
+    async fn schedule(&self, execution: &mut Execution, window: &mut WindowPlan) -> Result<(), PrefetchError> {
+        let trace = Arc::clone(&execution.trace);
+        let step = window.first_step();
+        let last = step + window.batches.len() as u32 == RemoteTrace::steps(&*trace);
+        let phase_of = |step| Phase::from(RemoteTrace::purpose(&*trace, step));
+        let opened = execution.streams.schedule(&mut window.requests, phase_of, last).await;
+        let requests = opened.map_err(|source| self.no_rows(step, source))?;
+        let training = execution.tally.traffic.entry(Phase::Training).or_default();
+        training.feature_requests += requests;
+        Ok(())
+    }
+
+    /// Lets the owner of a scheduled request send its rows; they land where the plan wants them.
+    async fn grant(
+        &self,
+        execution: &mut Execution,
+        phase: Phase,
+        mut request: Request,
+        direct: &Arc<RowArena>,
+    ) -> Result<Asked, PrefetchError> {
+        let (owner, step) = (request.owner, request.needed_by_step);
+        let (rows, bytes, sink) = self.places(&mut request, direct)?;
+        let landing = Arc::clone(&sink.landing);
+        let granted = execution.streams.grant(owner, Box::new(sink)).await;
+        Ok(Asked {
+            answer: Answer::Delivery(granted.map_err(|source| self.no_rows(step, source))?),
+            landing,
+            later: request.later,
+            requested: false,
+            phase,
+            rows,
+            bytes,
+        })
+    }
+
+    /// Bytes of one encoded row.
+    fn row_bytes(&self) -> usize {
+        self.row_type.row_bytes(self.width)
+    }
+
+    /// The rows and bytes that a request moves, and the sink that puts them where the plan wants them.
+    fn places(&self, request: &mut Request, direct: &Arc<RowArena>) -> Result<(u64, u64, PlacedRows), PrefetchError> {
+        if request.dtype != self.row_type {
+            return Err(PrefetchError::PlanDoesNotFit {
+                rank: self.rank,
+                step: request.needed_by_step,
+                what: format!("a request wants {} rows in a run of {}", request.dtype, self.row_type),
+            });
+        }
+        let rows = request.places.len() as u64;
+        let row_bytes = self.row_bytes();
+        let bytes = rows * row_bytes as u64;
         let sink = PlacedRows {
             arena: Arc::clone(&self.arena),
             direct: Arc::clone(direct),
-            places: request.places,
-            width: self.width,
-            landing: Arc::clone(&landing),
+            places: std::mem::take(&mut request.places),
+            row_bytes,
+            landing: Landing::new(&request.later),
         };
+        Ok((rows, bytes, sink))
+    }
+
+    /// Sends a request; its rows land where the plan wants them.
+    fn ask(&self, caller: Caller, mut request: Request, direct: &Arc<RowArena>) -> Result<Asked, PrefetchError> {
+        let (owner, asked_rows) = (request.owner, std::mem::take(&mut request.rows));
+        let (rows, bytes, sink) = self.places(&mut request, direct)?;
         let transport = Arc::clone(&self.transport);
-        let answer = tokio::spawn(async move {
-            transport
-                .fetch_rows(caller, request.owner, request.rows, Box::new(sink))
-                .await
-        });
-        Asked {
-            answer,
-            ended: false,
+        let later = std::mem::take(&mut request.later);
+        let landing = Arc::clone(&sink.landing);
+        let answer = tokio::spawn(async move { transport.fetch_rows(caller, owner, asked_rows, Box::new(sink)).await });
+        Ok(Asked {
+            answer: Answer::Request(answer),
             landing,
-            later: request.later,
+            later,
+            requested: true,
             phase: caller.period.phase,
             rows,
             bytes,
-        }
+        })
     }
 
     /// Waits for the first rows of an answer.
@@ -330,29 +395,34 @@ impl Prefetcher {
 
     /// Waits until an answer has ended, well or not.
     async fn ended(&self, step: u32, asked: &mut Asked) -> Result<(), PrefetchError> {
-        if !asked.ended {
-            let answer = (&mut asked.answer).await.map_err(|error| self.task_ended(&error))?;
-            asked.ended = true;
-            answer.map_err(|source| PrefetchError::Rows {
-                rank: self.rank,
-                step,
-                source,
-            })?;
-        }
-        Ok(())
+        let came = match &mut asked.answer {
+            Answer::Request(answer) => answer.await.map_err(|error| self.task_ended(&error))?,
+            Answer::Delivery(arrival) => arrival.await,
+            Answer::Ended => Ok(()),
+        };
+        asked.answer = Answer::Ended;
+        came.map_err(|source| self.no_rows(step, source))
     }
 
     /// Waits for all of an answer, and counts what came.
     async fn answered(&self, step: u32, mut asked: Asked, traffic: &mut Traffic) -> Result<(), PrefetchError> {
         self.ended(step, &mut asked).await?;
         *traffic += Traffic {
-            feature_requests: 1,
+            feature_requests: u64::from(asked.requested),
             deliveries: 1,
             sample_requests: 0,
             feature_rows: asked.rows,
             feature_bytes: asked.bytes,
         };
         Ok(())
+    }
+
+    fn no_rows(&self, step: u32, source: TransportError) -> PrefetchError {
+        PrefetchError::Rows {
+            rank: self.rank,
+            step,
+            source,
+        }
     }
 
     fn task_ended(&self, error: &tokio::task::JoinError) -> PrefetchError {
@@ -363,13 +433,13 @@ impl Prefetcher {
     }
 }
 
-/// A request that has left. Dropping it ends it.
+/// A request that has left, or a delivery that may come. Dropping it ends it, a delivery with its stream.
 struct Asked {
-    answer: JoinHandle<Result<(), TransportError>>,
-    /// Whether the answer has been taken.
-    ended: bool,
+    answer: Answer,
     landing: Arc<Landing>,
     later: Vec<LaterRows>,
+    /// Whether it is a request, and no delivery of a stream.
+    requested: bool,
     phase: Phase,
     rows: u64,
     bytes: u64,
@@ -383,9 +453,18 @@ impl Asked {
     }
 }
 
+enum Answer {
+    Request(JoinHandle<Result<(), TransportError>>),
+    Delivery(Arrival),
+    /// It has been taken.
+    Ended,
+}
+
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.answer.abort();
+        if let Answer::Request(answer) = &self.answer {
+            answer.abort();
+        }
     }
 }
 
@@ -401,16 +480,21 @@ struct Execution {
     tally: EpochTally,
     /// Requests that have left, by the step that needs them or their next rows.
     in_flight: BTreeMap<u32, Vec<Asked>>,
+    streams: Streams,
+    /// Owners that the plans have named so far.
+    planned_owners: BTreeSet<PartId>,
     /// The assembly buffer of the step before, to be filled again.
     spare: Option<Arc<RowArena>>,
 }
 
 impl Execution {
-    fn new(trace: Arc<EpochTrace>) -> Self {
+    fn new(trace: Arc<EpochTrace>, streams: Streams) -> Self {
         Self {
             trace,
             tally: EpochTally::default(),
             in_flight: BTreeMap::new(),
+            streams,
+            planned_owners: BTreeSet::new(),
             spare: None,
         }
     }
@@ -420,31 +504,39 @@ impl Execution {
     }
 
     /// Counts what a window's plan says, apart from what will be asked and answered.
-    fn plan(&mut self, requests: &[Request]) {
+    fn plan(&mut self, requests: &[Request], delivery: Delivery) {
         for request in requests {
             let phase = self.phase(request.needed_by_step);
-            *self.tally.planned.entry(phase).or_default() += planned_of(std::slice::from_ref(request));
+            let mut counts = planned_of(std::slice::from_ref(request));
+            if delivery == Delivery::Stream {
+                counts.feature_requests = 0;
+                if self.planned_owners.insert(request.owner) {
+                    self.tally.planned.entry(Phase::Training).or_default().feature_requests += 1;
+                }
+            }
+            *self.tally.planned.entry(phase).or_default() += counts;
         }
     }
 
     /// A buffer for rows that come directly for one batch. The last one is used again if it is large enough and nobody
     /// holds it any more.
-    fn assembly_buffer(&mut self, rows: usize, width: usize, verify: bool) -> Arc<RowArena> {
+    fn assembly_buffer(&mut self, rows: usize, row_bytes: usize, verify: bool) -> Arc<RowArena> {
         let spare = self
             .spare
             .take()
             .filter(|spare| spare.rows() >= rows && Arc::strong_count(spare) == 1);
         match spare {
             Some(spare) if !verify => spare,
-            _ => Arc::new(RowArena::for_run(rows, width, verify)),
+            _ => Arc::new(RowArena::for_run(rows, row_bytes, verify)),
         }
     }
 }
 
-/// Requests and rows of planned requests.
+/// What is asked for and moved where planned requests are asked one by one.
 pub fn planned_of(requests: &[Request]) -> PlannedCounts {
     PlannedCounts {
         feature_requests: requests.len() as u64,
+        deliveries: requests.len() as u64,
         feature_rows: requests.iter().map(|request| request.rows.len() as u64).sum(),
     }
 }
@@ -462,15 +554,15 @@ struct PlacedRows {
     arena: Arc<RowArena>,
     direct: Arc<RowArena>,
     places: Vec<Place>,
-    width: usize,
+    row_bytes: usize,
     landing: Arc<Landing>,
 }
 
 impl RowSink for PlacedRows {
-    fn accept(&mut self, first: usize, values: &[f32]) {
-        let rows = values.len() / self.width;
-        let known = self.landing.known(first, rows);
-        let places = self.places[first..].iter().zip(values.chunks_exact(self.width));
+    fn accept(&mut self, first: usize, rows: &[u8]) {
+        let count = rows.len() / self.row_bytes.max(1);
+        let known = self.landing.known(first, count);
+        let places = self.places[first..].iter().zip(rows.chunks_exact(self.row_bytes));
         for (place, row) in places.skip(known) {
             // SAFETY: the plan gives every place to one request, between its issue and the step that needs it.
             match *place {
@@ -478,6 +570,6 @@ impl RowSink for PlacedRows {
                 Place::Direct(index) => unsafe { self.direct.write(index, row) },
             }
         }
-        self.landing.note(first + rows);
+        self.landing.note(first + count);
     }
 }

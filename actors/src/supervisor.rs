@@ -409,7 +409,9 @@ impl ClusterState {
         Ok(RunSummary {
             version: SUMMARY_VERSION,
             policy: config.policy.clone(),
+            delivery: config.delivery,
             window: config.window,
+            row_type: config.row_type,
             budget_rows: self.recorder.budget_rows(),
             held_rows_peak: self.recorder.held_rows_peak(),
             ranks: u32::from(self.manifest.book.parts()),

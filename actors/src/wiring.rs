@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::layers::{Device, DeviceChoice, LayerError, ModelConfig, Trainable};
-use greengnn_model::plan::RowType;
-use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy, policy_by_name};
+use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy, policy_for};
+use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::{StepCounts, steps};
 use greengnn_model::store::{PartStore, PartsManifest, StoreError};
 use ractor::{Actor, ActorCell};
@@ -50,6 +50,13 @@ pub enum WiringError {
         machine: String,
         reason: String,
     },
+    #[error("part {part} cannot be encoded as {row_type} in {folder}: {source}")]
+    Encode {
+        part: Rank,
+        row_type: RowType,
+        folder: PathBuf,
+        source: std::io::Error,
+    },
     #[error("the supervisor gave this machine no rank")]
     NoRank,
     #[error("the graph hash {0:?} of the manifest is not 64 hexadecimal digits")]
@@ -62,6 +69,8 @@ pub struct Order {
     pub me: MachineId,
     pub ip: IpAddr,
     pub parts_folder: PathBuf,
+    /// For files that go when the run ends.
+    pub work_folder: PathBuf,
     pub manifest: Arc<PartsManifest>,
     pub node: Arc<ControlNode>,
     pub hosted: Arc<Hosted>,
@@ -104,12 +113,13 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         me,
         ip,
         parts_folder,
+        work_folder,
         manifest,
         node,
         hosted,
         supervisor,
     } = order;
-    let config = Arc::new(assignment.config);
+    let config = Arc::new(*assignment.config);
     let deadline = config.deadline();
     // Ranks may be a while apart at the border of an epoch; dead machines are found by their heartbeat.
     let patience = deadline * PATIENCE;
@@ -118,13 +128,17 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         .iter()
         .find(|machine| machine.name == me.name)
         .ok_or(WiringError::NoRank)?;
-    let policy = policy_by_name(&config.policy)?;
+    let policy = policy_for(&config.policy, config.delivery)?;
     let budget: Budget = config.budget.parse()?;
     set_threads(&config, own, &machines);
 
+    let defaults = LaneSettings::default();
     let settings = LaneSettings {
         deadline,
-        ..LaneSettings::default()
+        row_type: config.row_type,
+        // A stream has a connection; that of the epoch before may not have been given back when the next one opens.
+        max_connections: defaults.max_connections + 2 * own.ranks.len() * usize::from(manifest.book.parts()),
+        ..defaults
     };
     hosted.set_membership_epoch(assignment.membership_epoch);
     let router = Arc::new(Router::new(Arc::clone(&hosted), deadline));
@@ -137,7 +151,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
                 .await
                 .map_err(ended)??;
         }
-        hosted.add_shard(Arc::new(PartShard::new(StoredShard(Arc::clone(&part)))));
+        hosted.add_shard(Arc::new(shard(&part, config.row_type, &work_folder).await?));
         hosted.add_inbox(Inbox::new(*rank, InboxLimits::default()));
         parts.insert(*rank, part);
     }
@@ -182,7 +196,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
             .for_each(|rank| hosts[usize::from(*rank)].clone_from(&machine.name));
     }
     let choice: DeviceChoice = config.device.parse()?;
-    let row_bytes = manifest.features * RowType::F32.bytes();
+    let row_bytes = config.row_type.row_bytes(manifest.features);
     let mut seats = Vec::new();
     let mut budgets = BTreeMap::new();
     let mut device_name = String::new();
@@ -265,6 +279,18 @@ async fn open_lanes(
     .await?)
 }
 
+/// The part as it is served. Taking room on disk may take a while where the file system has to write it.
+async fn shard(part: &Arc<PartStore>, row_type: RowType, folder: &Path) -> Result<PartShard, WiringError> {
+    let (stored, within) = (StoredShard(Arc::clone(part)), folder.to_owned());
+    let shard = tokio::task::spawn_blocking(move || PartShard::encoded(stored, row_type, &within)).await;
+    shard.map_err(ended)?.map_err(|source| WiringError::Encode {
+        part: part.part(),
+        row_type,
+        folder: folder.to_owned(),
+        source,
+    })
+}
+
 /// A blocking task that ended before its work was done.
 fn ended(error: tokio::task::JoinError) -> WiringError {
     WiringError::Layer(LayerError::Backend(error.to_string()))
@@ -318,7 +344,8 @@ fn set_threads(config: &TrainConfig, own: &MachineInfo, machines: &[MachineInfo]
     }
 }
 
-fn parse_hash(text: &str) -> Result<[u8; 32], WiringError> {
+/// A hash of 64 hexadecimal digits.
+pub fn parse_hash(text: &str) -> Result<[u8; 32], WiringError> {
     let bad = || WiringError::BadHash(text.to_owned());
     if text.len() != 64 || !text.is_ascii() {
         return Err(bad());

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::book::PartId;
 use crate::rng::Purpose;
+pub use crate::row_type::RowType;
 
 /// Which memory a row is kept in. One level for now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -18,20 +19,43 @@ pub enum Level {
     Host,
 }
 
-/// How a row travels and is kept. One type for now.
+/// How what a plan asks of an owner is asked and answered. The rows that arrive at every gap are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RowType {
+pub enum Delivery {
+    /// Request by request: each names its rows when it leaves, and its answer is one delivery.
     #[default]
-    F32,
+    Windowed,
+    /// One request per owner and epoch: the schedule of all its deliveries, which travels ahead of them. The owner answers
+    /// with one ordered stream, and a delivery leaves once its places are free: at the issue gap of its [`Request`]. The
+    /// one request counts for the training phase of the epoch, whatever its deliveries are needed by.
+    Stream,
 }
 
-impl RowType {
-    /// Bytes of one value.
-    pub fn bytes(self) -> usize {
+/// A word that is no [`Delivery`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no delivery {name:?}; choose windowed or stream")]
+pub struct UnknownDelivery {
+    pub name: String,
+}
+
+impl Delivery {
+    pub fn name(self) -> &'static str {
         match self {
-            RowType::F32 => 4,
+            Delivery::Windowed => "windowed",
+            Delivery::Stream => "stream",
         }
+    }
+}
+
+impl std::str::FromStr for Delivery {
+    type Err = UnknownDelivery;
+
+    fn from_str(name: &str) -> Result<Self, UnknownDelivery> {
+        [Delivery::Windowed, Delivery::Stream]
+            .into_iter()
+            .find(|delivery| delivery.name() == name)
+            .ok_or_else(|| UnknownDelivery { name: name.to_owned() })
     }
 }
 
@@ -44,7 +68,7 @@ pub enum Place {
     Direct(u32),
 }
 
-/// One question of a rank to an owner.
+/// Rows that a rank wants of an owner at one time: one question, or one delivery of a stream ([`Delivery`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     pub owner: PartId,

@@ -10,24 +10,25 @@
 //! | [`bulk`](bulk::Bulk) | what is needed until an owner's next delivery, and by next use whatever else fits | per owner, at the times that cost least |
 //! | [`full`](pinned::Full) | every remote row | once, at set-up |
 //!
-//! [`conformance`] checks any policy on any trace against the rules of [`Policy`], [`counting`] only counts what it moves; [`bound`] says what none of them can beat,
-//! and [`delivery`] what a choice of delivery times costs, and which to choose.
+//! [`conformance`] checks any policy on any trace against the rules of [`Policy`]; [`bound`] says what none of them can beat,
+//! and [`delivery`] what a choice of delivery times costs, and which to choose; [`moves`] counts what plans will move.
 
 pub mod bound;
 pub mod budget;
 pub mod bulk;
 pub mod conformance;
-pub mod counting;
 pub mod delivery;
 pub mod epoch;
 mod frequencies;
 pub mod memory;
+pub mod moves;
 pub mod pinned;
 pub mod replacement;
 pub mod scored;
 pub mod scores;
 mod slots;
 mod step_by_step;
+pub mod streamed;
 #[cfg(test)]
 mod tests;
 pub mod vip;
@@ -42,6 +43,7 @@ use crate::rng::Purpose;
 
 pub use budget::{Budget, BudgetError};
 pub use memory::MemoryTrace;
+pub use streamed::policy_for;
 pub use vip::vip;
 
 /// A way of caching remote rows.
@@ -90,6 +92,11 @@ pub trait Policy: Send + Sync {
 
     /// Whether what is held at the end of an epoch is the state of the next one.
     fn keeps_across_epochs(&self) -> bool {
+        false
+    }
+
+    /// Whether what moves depends on [`PlanInput::window`].
+    fn uses_window(&self) -> bool {
         false
     }
 

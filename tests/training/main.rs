@@ -4,7 +4,9 @@
 //! - [`counts`]: what is planned, counted and served are the same numbers, and the numbers that a trace predicts;
 //! - [`shapes`]: graphs and models that are not as one expects;
 //! - [`files`]: what a run prints and leaves behind;
+//! - [`row_types`]: remote rows in fewer bits;
 //! - [`joules`]: energy counters that a test advances.
+//! - [`streams`]: delivery by streams, one request per owner and epoch;
 //!
 //! And that training learns from the graph, below.
 
@@ -15,7 +17,9 @@ mod bits;
 mod counts;
 mod files;
 mod joules;
+mod row_types;
 mod shapes;
+mod streams;
 
 use common::{debian_parts, serial, train_json};
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use greengnn_model::book::Rank;
 use greengnn_model::executor::Tally;
-use greengnn_model::plan::RowType;
+use greengnn_model::plan::Delivery;
 use greengnn_model::policy::bound::RunUses;
-use greengnn_model::policy::conformance::{Case, RunTally, check};
-use greengnn_model::policy::{Budget, RemoteTrace, policy_by_name};
+use greengnn_model::policy::conformance::{Case, RunTally, check_delivered};
+use greengnn_model::policy::{Budget, RemoteTrace, policy_for};
+use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
 use greengnn_model::trace::TraceReader;
 use serde::Serialize;
@@ -30,9 +31,15 @@ pub struct PlanArgs {
     /// How remote rows are cached
     #[arg(long, default_value = "bulk")]
     pub policy: String,
+    /// How remote rows are asked for: windowed or stream
+    #[arg(long, default_value = "windowed")]
+    pub delivery: Delivery,
     /// Cache memory: 25% of the remote rows, 64MiB, or 1000rows
     #[arg(long, default_value = "25%")]
     pub budget: Budget,
+    /// How remote rows travel and are kept: f32, f16, bf16 or int8
+    #[arg(long, value_name = "TYPE", default_value_t)]
+    pub row_type: RowType,
     /// Steps per window; exact for `window`, a maximum for `bulk`
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     pub window: u32,
@@ -58,14 +65,17 @@ pub enum PricingError {
 #[derive(Debug, Serialize)]
 struct Prices {
     policy: &'static str,
+    delivery: Delivery,
     rank: Rank,
     window: u32,
+    row_type: RowType,
     budget_rows: u32,
     held_rows_peak: u32,
     /// The fill of a static policy.
     setup: Phase,
     epochs: Vec<EpochPrices>,
     feature_requests: u64,
+    deliveries: u64,
     feature_rows: u64,
     feature_bytes: u64,
     /// Rows without a cache.
@@ -85,6 +95,7 @@ struct EpochPrices {
 #[derive(Debug, Serialize)]
 struct Phase {
     feature_requests: u64,
+    deliveries: u64,
     feature_rows: u64,
     needed_rows: u64,
 }
@@ -93,6 +104,7 @@ impl From<Tally> for Phase {
     fn from(tally: Tally) -> Self {
         Self {
             feature_requests: tally.feature_requests,
+            deliveries: tally.deliveries,
             feature_rows: tally.feature_rows,
             needed_rows: tally.needed_rows,
         }
@@ -101,7 +113,7 @@ impl From<Tally> for Phase {
 
 pub fn run(args: PlanArgs) -> CliResult {
     if let Some(folder) = &args.table.trace_folder {
-        let table = table::make(&args.parts, folder, &args.table, args.window)?;
+        let table = table::make(&args, folder)?;
         let text = if args.json {
             serde_json::to_string_pretty(&table)?
         } else {
@@ -122,7 +134,7 @@ pub fn run(args: PlanArgs) -> CliResult {
 
 fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + Sync>> {
     let manifest = PartsManifest::open(&args.parts)?;
-    let policy = policy_by_name(&args.policy)?;
+    let policy = policy_for(&args.policy, args.delivery)?;
     let mut epochs: Vec<Arc<dyn RemoteTrace>> = Vec::new();
     let mut rank = None;
     for path in &args.traces {
@@ -141,7 +153,7 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
     }
     let rank = rank.unwrap_or(0);
     let book = Arc::new(manifest.book.clone());
-    let row_bytes = manifest.features * RowType::F32.bytes();
+    let row_bytes = args.row_type.row_bytes(manifest.features);
     let uses = RunUses::new(epochs.iter().map(|epoch| &**epoch), 0, &book, rank)?;
     let case = Case {
         asked_rows: args.budget.rows(row_bytes, book.remote_nodes(rank)),
@@ -152,14 +164,17 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
         from_step: 0,
         with_next: true,
     };
-    let tally = check(&*policy, &case)?;
+    let tally = check_delivered(&*policy, &case, None, args.delivery)?;
     Ok(Prices {
         policy: policy.name(),
+        delivery: args.delivery,
         rank,
         window: args.window,
+        row_type: args.row_type,
         budget_rows: tally.budget_rows,
         held_rows_peak: held_rows_peak(&tally),
         feature_requests: tally.feature_requests(),
+        deliveries: tally.deliveries(),
         feature_rows: tally.feature_rows(),
         feature_bytes: tally.feature_rows() * row_bytes as u64,
         setup: tally.setup.into(),
@@ -212,18 +227,20 @@ fn held_rows_peak(tally: &RunTally) -> u32 {
 fn describe(prices: &Prices) -> String {
     let count = units::count;
     format!(
-        "rank {} under {}, window {}, budget {} rows, {} epochs\n\
-         moves      {} rows in {} requests, {}\n\
+        "rank {} under {}, {}, window {}, budget {} rows, {} epochs\n\
+         moves      {} rows in {} requests and {} deliveries, {}\n\
          needs      {} rows without a cache, {} distinct\n\
          no policy  that moves rows can move fewer than {} at this budget\n\
          holds      at most {} rows",
         prices.rank,
         prices.policy,
+        prices.delivery.name(),
         prices.window,
         count(prices.budget_rows.into()),
         prices.epochs.len(),
         count(prices.feature_rows),
         count(prices.feature_requests),
+        count(prices.deliveries),
         units::bytes(prices.feature_bytes),
         count(prices.needed_rows),
         count(prices.compulsory_rows),

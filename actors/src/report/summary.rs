@@ -1,7 +1,10 @@
 //! The summary of a run: the stable names that scripts read. `docs/summary.md` describes every one.
 
+use greengnn_energy::device::DeviceEnergy;
 use greengnn_energy::quality::Quality;
 use greengnn_model::counters::Traffic;
+use greengnn_model::plan::Delivery;
+use greengnn_model::row_type::RowType;
 use serde::{Deserialize, Serialize};
 
 /// Version of the layout of `summary.json`. It grows when a name changes its meaning, not when one is added.
@@ -13,8 +16,14 @@ pub struct RunSummary {
     /// Version of this layout: [`SUMMARY_VERSION`].
     pub version: u32,
     pub policy: String,
+    /// How its plans were asked and answered.
+    #[serde(default)]
+    pub delivery: Delivery,
     /// Steps per window as asked.
     pub window: u32,
+    /// How remote rows travelled and were kept. f32 in summaries of before there was a choice.
+    #[serde(default)]
+    pub row_type: RowType,
     /// Slots of the largest arena of a rank.
     pub budget_rows: u64,
     /// Most rows that a rank held at once.
@@ -58,9 +67,30 @@ pub struct EpochSummary {
 
 /// What the plans of an epoch say; equal to what is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "PlannedFields")]
 pub struct Planned {
     pub feature_requests: u64,
     pub feature_rows: u64,
+    pub deliveries: u64,
+}
+
+/// [`Planned`] as it may be written: before there were streams every request was one delivery, and had no field for it.
+#[derive(Deserialize)]
+struct PlannedFields {
+    feature_requests: u64,
+    feature_rows: u64,
+    #[serde(default)]
+    deliveries: Option<u64>,
+}
+
+impl From<PlannedFields> for Planned {
+    fn from(fields: PlannedFields) -> Self {
+        Self {
+            feature_requests: fields.feature_requests,
+            feature_rows: fields.feature_rows,
+            deliveries: fields.deliveries.unwrap_or(fields.feature_requests),
+        }
+    }
 }
 
 /// The counters of a period.
@@ -82,6 +112,9 @@ pub struct PeriodSummary {
     /// None if the energy of any part of the period is not known.
     pub energy_j: Option<f64>,
     pub energy_quality: Quality,
+    /// The parts of that energy.
+    #[serde(default)]
+    pub energy_by_device: DeviceEnergy,
 }
 
 /// A summary that cannot be read.
@@ -124,7 +157,7 @@ impl RunSummary {
         PeriodSummary::sum(training.chain([&self.setup, &self.evaluation]))
     }
 
-    /// The epochs in which the requests or rows that were counted differ from those that were planned.
+    /// The epochs in which the requests, deliveries or rows that were counted differ from those that were planned.
     pub fn epochs_off_plan(&self) -> Vec<u32> {
         let off_plan = self
             .epochs
@@ -139,6 +172,7 @@ impl From<&Traffic> for Planned {
         Self {
             feature_requests: traffic.feature_requests,
             feature_rows: traffic.feature_rows,
+            deliveries: traffic.deliveries,
         }
     }
 }
@@ -147,6 +181,7 @@ impl std::ops::AddAssign for Planned {
     fn add_assign(&mut self, other: Self) {
         self.feature_requests += other.feature_requests;
         self.feature_rows += other.feature_rows;
+        self.deliveries += other.deliveries;
     }
 }
 
@@ -167,6 +202,7 @@ impl PeriodSummary {
             sum.cache_hit_rows += period.cache_hit_rows;
             sum.cpu_s += period.cpu_s;
             sum.energy_quality = sum.energy_quality.max(period.energy_quality);
+            sum.energy_by_device = sum.energy_by_device.plus(period.energy_by_device);
             sum.energy_j = sum.energy_j.zip(period.energy_j).map(|(sum, part)| sum + part);
             sum
         })

@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use greengnn_model::book::PartId;
 use greengnn_model::counters::Period;
 use greengnn_model::sampling::{NeighborQuery, NeighborReply};
-use tokio::io::BufReader;
+use tokio::io::{AsyncRead, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
@@ -19,8 +20,9 @@ use super::hello::{Hello, LanePurpose, Welcome};
 use super::link::{self, Fault, Progress};
 use super::listener::GREETING_PERIOD;
 use super::outbound::ParcelLane;
-use super::settings::MAX_ROW_WIDTH;
-use super::{Caller, Hosted, LaneSettings, Parcel, RowSink, TicketSource, TransportError};
+use super::settings::MAX_ROW_BYTES;
+use super::stream::StreamLanes;
+use super::{Caller, Hosted, LaneSettings, Parcel, RowSink, RowStream, TicketSource, TransportError};
 use crate::shard::lock;
 
 /// Bytes of replies that are read ahead, so that a small reply costs one read.
@@ -33,11 +35,12 @@ const KEPT_BYTES: usize = 4 << 20;
 ///
 /// Requests for rows share [`LaneSettings::row_lanes`] lanes, requests for samples and parcels have one lane each. A
 /// lane serves one request at a time, further ones wait in line, so that no more than one reply frame per lane is in
-/// memory. A lane that broke, or whose request was dropped half-way, is replaced at the next request, with a new
+/// memory. Every open stream has a lane besides. A lane that broke, or whose request was dropped half-way, is replaced at the next request, with a new
 /// ticket; the lane of parcels is not, since parcels may have been lost with it: another membership takes a new client.
 pub struct LaneClient {
     shared: Arc<Dialer>,
     rows: LanePool,
+    streams: Arc<StreamLanes>,
     samples: LanePool,
     parcels: ParcelLane,
 }
@@ -73,6 +76,7 @@ impl LaneClient {
         Ok(Self {
             shared,
             rows,
+            streams: Arc::default(),
             samples,
             parcels,
         })
@@ -108,6 +112,15 @@ impl LaneClient {
             self.shared
                 .error(&format!("{} feature rows of part {owner}", rows.len()), fault)
         })
+    }
+
+    /// Opens a stream of part `owner`; see [`Transport::open_stream`](super::Transport::open_stream).
+    ///
+    /// # Errors
+    /// As the rules of transports say.
+    pub async fn open_stream(&self, caller: Caller, owner: PartId) -> Result<Box<dyn RowStream>, TransportError> {
+        let stream = self.streams.open(&self.shared, caller, owner).await?;
+        Ok(Box::new(stream))
     }
 
     /// Samples neighbours at part `owner`; see [`Transport::sample`](super::Transport::sample).
@@ -171,6 +184,7 @@ impl Dialer {
         link::configure(&stream, settings.silence_timeout)?;
         let hello = Hello {
             purpose,
+            row_type: settings.row_type,
             checksums: settings.checksums,
             chunk_bytes: u32::try_from(settings.chunk_bytes).unwrap_or(u32::MAX),
             ticket,
@@ -283,7 +297,8 @@ struct Lane {
     membership_epoch: u64,
     next_request: u64,
     request: Vec<u8>,
-    values: Vec<f32>,
+    /// The rows of the last reply frame, as they came.
+    rows: Vec<u8>,
 }
 
 impl Lane {
@@ -296,7 +311,7 @@ impl Lane {
             checksums,
             next_request: 0,
             request: Vec::new(),
-            values: Vec::new(),
+            rows: Vec::new(),
         })
     }
 
@@ -319,24 +334,21 @@ impl Lane {
         RowsRequest::put(&mut self.request, caller, owner, rows);
         let id = self.ask(dialer, FrameKind::RowsRequest, caller.period).await?;
         let mut done = 0;
-        let mut width = None;
+        let mut row_bytes = None;
         loop {
             let header = self.reply_header(dialer, id, FrameKind::Rows).await?;
-            let amount = row_amount(&header, width, rows.len() - done, dialer.settings.chunk_bytes)?;
-            width = Some(header.number);
-            let arriving = header.body_bytes / 4;
-            if self.values.len() < arriving {
-                self.values.resize(arriving, 0.0);
+            let amount = row_amount(&header, row_bytes, rows.len() - done, dialer.settings.chunk_bytes)?;
+            row_bytes = Some(header.number);
+            if self.rows.len() < header.body_bytes {
+                self.rows.resize(header.body_bytes, 0);
             }
-            let values = &mut self.values[..arriving];
-            let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
-            link::read_exact(&mut self.stream, bytes, dialer.settings.deadline).await?;
-            header.verify(self.checksums, || crc32c::crc32c(bytes))?;
-            words_from_wire(bytemuck::cast_slice_mut(values));
+            let arriving = &mut self.rows[..header.body_bytes];
+            link::read_exact(&mut self.stream, arriving, dialer.settings.deadline).await?;
+            header.verify(self.checksums, || crc32c::crc32c(arriving))?;
             progress.note();
             dialer.local.wire().rows_arrived(caller, header.body_bytes as u64);
             if amount > 0 {
-                sink.accept(done, values);
+                sink.accept(done, arriving);
             }
             done += amount;
             if done == rows.len() {
@@ -408,41 +420,51 @@ impl Lane {
         written.map(|()| id)
     }
 
-    /// The header of a frame that answers request `id`; a refusal is read in full and becomes an error.
     async fn reply_header(&mut self, dialer: &Dialer, id: u64, expected: FrameKind) -> Result<FrameHeader, Fault> {
         let deadline = dialer.settings.deadline;
-        let header = link::read_header(&mut self.stream, deadline).await?;
-        if header.request != id {
-            return Err(ProtocolError::WrongRequest {
-                expected: id,
-                found: header.request,
-            }
-            .into());
-        }
-        if header.kind == FrameKind::Refusal {
-            header.limit(MAX_REASON_BYTES)?;
-            let mut reason = vec![0; header.body_bytes];
-            link::read_exact(&mut self.stream, &mut reason, deadline).await?;
-            header.verify(self.checksums, || crc32c::crc32c(&reason))?;
-            return Err(Fault::Refused(String::from_utf8_lossy(&reason).into_owned()));
-        }
-        if header.kind != expected {
-            return Err(ProtocolError::Unexpected { kind: header.kind }.into());
-        }
-        Ok(header)
+        reply_header(&mut self.stream, self.checksums, deadline, id, expected).await
     }
 }
 
+/// The header of a frame that answers request `id`; a refusal is read in full and becomes an error.
+pub(super) async fn reply_header(
+    stream: &mut (impl AsyncRead + Unpin),
+    checksums: bool,
+    deadline: Duration,
+    id: u64,
+    expected: FrameKind,
+) -> Result<FrameHeader, Fault> {
+    let header = link::read_header(stream, deadline).await?;
+    if header.request != id {
+        return Err(ProtocolError::WrongRequest {
+            expected: id,
+            found: header.request,
+        }
+        .into());
+    }
+    if header.kind == FrameKind::Refusal {
+        header.limit(MAX_REASON_BYTES)?;
+        let mut reason = vec![0; header.body_bytes];
+        link::read_exact(stream, &mut reason, deadline).await?;
+        header.verify(checksums, || crc32c::crc32c(&reason))?;
+        return Err(Fault::Refused(String::from_utf8_lossy(&reason).into_owned()));
+    }
+    if header.kind != expected {
+        return Err(ProtocolError::Unexpected { kind: header.kind }.into());
+    }
+    Ok(header)
+}
+
 /// Rows in a frame that says it is part of a reply of which `left` rows are to come, checked before a byte is allocated.
-fn row_amount(
+pub(super) fn row_amount(
     header: &FrameHeader,
-    width: Option<u32>,
+    agreed: Option<u32>,
     left: usize,
     chunk_bytes: usize,
 ) -> Result<usize, ProtocolError> {
     let misshapen = ProtocolError::Misshapen { kind: header.kind };
-    let row_bytes = header.number as usize * 4;
-    if header.number as usize > MAX_ROW_WIDTH || width.is_some_and(|width| width != header.number) {
+    let row_bytes = header.number as usize;
+    if row_bytes > MAX_ROW_BYTES || agreed.is_some_and(|agreed| agreed != header.number) {
         return Err(misshapen);
     }
     header.limit(chunk_bytes.max(row_bytes))?;

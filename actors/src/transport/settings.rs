@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-/// Columns of a feature row at most. A reply that claims more is refused before anything is allocated.
-pub const MAX_ROW_WIDTH: usize = 1 << 20;
+use greengnn_model::row_type::RowType;
+
+/// Bytes of an encoded feature row at most. A reply that claims more is refused before anything is allocated.
+pub const MAX_ROW_BYTES: usize = 4 << 20;
 
 /// Limits and deadlines of lanes; the same on every machine of a run.
 ///
-/// Memory per peer is bounded by them: a client holds one chunk per lane, a server one chunk and one request per
-/// connection, and a receiver of parcels what its [`Inbox`](super::Inbox) admits.
+/// Memory per peer is bounded by them: a client holds one chunk per lane, a server one chunk and one request, or one
+/// schedule ahead, per connection, and a receiver of parcels what its [`Inbox`](super::Inbox) admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneSettings {
     /// Lanes to each peer that carry feature rows, each with one request in service. Neighbour samples and parcels have
@@ -25,10 +27,14 @@ pub struct LaneSettings {
     /// `TCP_USER_TIMEOUT`: how long sent bytes may stay unacknowledged, or a receiver's window shut, before the kernel
     /// gives a connection up. An idle connection is probed and given up after about the same time.
     pub silence_timeout: Duration,
+    /// How rows are encoded. A lane between machines that differ is refused.
+    pub row_type: RowType,
     /// CRC-32C of every frame's body. Used on a lane when either end asks for it.
     pub checksums: bool,
     /// Bytes of a request frame at most; a row id takes four.
     pub max_request_bytes: usize,
+    /// Bytes of the schedule of one stream that have not been answered, at most; a row takes one or two.
+    pub max_schedule_bytes: usize,
     /// Bytes of the neighbours that answer one request at most.
     pub max_sample_bytes: usize,
     /// Bytes of a parcel at most.
@@ -63,8 +69,10 @@ impl Default for LaneSettings {
             connect_timeout: Duration::from_secs(3),
             hello_timeout: Duration::from_secs(2),
             silence_timeout: Duration::from_secs(10),
+            row_type: RowType::F32,
             checksums: false,
             max_request_bytes: 64 << 20,
+            max_schedule_bytes: 8 << 20,
             max_sample_bytes: 256 << 20,
             max_parcel_bytes: 256 << 20,
             max_connections: 256,

@@ -6,7 +6,7 @@ use super::{Fill, FillError, FillInput, PlanError, PlanInput, Policy, RemoteTrac
 use crate::book::{PartitionBook, Rank};
 use crate::counters::Phase;
 use crate::executor::{Arrivals, ExecuteError, Executor, Tally, Violation};
-use crate::plan::{CacheState, WindowPlan};
+use crate::plan::{CacheState, Delivery, WindowPlan};
 
 #[cfg(test)]
 mod tests;
@@ -34,17 +34,14 @@ pub struct EpochTally {
 }
 
 impl EpochTally {
-    /// What the steps of training moved, or else those of evaluation.
-    pub(super) fn phase(&mut self, phase: Phase) -> &mut Tally {
-        match phase {
-            Phase::Training => &mut self.training,
-            _ => &mut self.evaluation,
-        }
-    }
-
     /// Requests of the epoch, evaluation included.
     pub fn feature_requests(&self) -> u64 {
         self.training.feature_requests + self.evaluation.feature_requests
+    }
+
+    /// Arrivals of rows in the epoch, evaluation included.
+    pub fn deliveries(&self) -> u64 {
+        self.training.deliveries + self.evaluation.deliveries
     }
 
     /// Rows that the epoch moved, evaluation included.
@@ -67,6 +64,11 @@ impl RunTally {
     /// Requests of the run, the fill and evaluation included.
     pub fn feature_requests(&self) -> u64 {
         self.setup.feature_requests + self.epochs.iter().map(EpochTally::feature_requests).sum::<u64>()
+    }
+
+    /// Arrivals of rows in the run, the fill and evaluation included.
+    pub fn deliveries(&self) -> u64 {
+        self.setup.deliveries + self.epochs.iter().map(EpochTally::deliveries).sum::<u64>()
     }
 
     /// Rows that the run moved, the fill and evaluation included.
@@ -110,6 +112,19 @@ pub fn check(policy: &dyn Policy, case: &Case) -> Result<RunTally, ConformanceEr
 /// # Errors
 /// The first rule that is broken, or the first plan or fill that fails.
 pub fn check_scored(policy: &dyn Policy, case: &Case, scores: Option<&[f64]>) -> Result<RunTally, ConformanceError> {
+    check_delivered(policy, case, scores, Delivery::Windowed)
+}
+
+/// The same with what the plans ask for asked and answered as `delivery` says: streams change what counts as a request.
+///
+/// # Errors
+/// The first rule that is broken, or the first plan or fill that fails.
+pub fn check_delivered(
+    policy: &dyn Policy,
+    case: &Case,
+    scores: Option<&[f64]>,
+    delivery: Delivery,
+) -> Result<RunTally, ConformanceError> {
     let budget_rows = policy.budget_rows(&case.book, case.rank, case.asked_rows);
     ensure(budget_rows <= case.book.remote_nodes(case.rank), 0, 6, || {
         format!("{budget_rows} slots are more than there are remote rows")
@@ -126,7 +141,7 @@ pub fn check_scored(policy: &dyn Policy, case: &Case, scores: Option<&[f64]>) ->
     })?;
     let mut executors = [Arrivals::AtOnce, Arrivals::WhenNeeded].map(|arrivals| {
         let executor = Executor::new(Arc::clone(&case.book), case.rank, budget_rows, arrivals);
-        (arrivals, executor)
+        (arrivals, executor.with_delivery(delivery))
     });
     for (_, executor) in &mut executors {
         run_fill(executor, &fill)?;

@@ -5,7 +5,6 @@ use proptest::prelude::*;
 
 use super::bulk::Bulk;
 use super::conformance::{Case, RunTally, check_scored};
-use super::counting::count;
 use super::delivery::{ReuseCounts, Search};
 use super::pinned::{Full, OnDemand};
 use super::window::Window;
@@ -330,17 +329,6 @@ proptest! {
     #[test]
     fn owners_of_any_weight_have_plans_that_keep_the_rules(drawn in drawn(12, 9, 3), weights in prop::collection::vec(0..9u32, 5), price in 0..9u32) {
         drawn.run(&Bulk { owner_weights: weights, ..searching(price) });
-    }
-
-    #[test]
-    fn what_is_counted_is_what_is_executed(drawn in drawn(12, 9, 3), share in 0..=100u32) {
-        let mut policies: Vec<Arc<dyn Policy>> = POLICY_NAMES.iter().map(|name| policy_by_name(name).unwrap()).collect();
-        policies.extend([bulk(share, true), searching(share)].map(|policy| Arc::new(policy) as Arc<dyn Policy>));
-        for policy in policies {
-            let scores = policy.score_kind().map(|_| vec![1.0; drawn.case.book.nodes() as usize]);
-            let counted = count(&*policy, &drawn.case, scores.as_deref()).unwrap();
-            prop_assert_eq!(counted, drawn.run(&*policy), "{}", policy.name());
-        }
     }
 
     #[test]

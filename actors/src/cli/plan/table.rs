@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use greengnn_model::book::{PartitionBook, Rank};
-use greengnn_model::plan::RowType;
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::bulk::Bulk;
-use greengnn_model::policy::conformance::{Case, RunTally};
-use greengnn_model::policy::counting::count;
+use greengnn_model::policy::conformance::Case;
 use greengnn_model::policy::delivery::Search;
+use greengnn_model::policy::moves::{EpochMoves, Moves, RunMoves, moves};
 use greengnn_model::policy::scored::StaticByScore;
 use greengnn_model::policy::scores::presample_counts;
 use greengnn_model::policy::window::Window;
 use greengnn_model::policy::{Budget, POLICY_NAMES, Policy, RemoteTrace, ScoreKind, policy_by_name};
+use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::EpochSpec;
 use greengnn_model::store::PartsManifest;
 use serde::Serialize;
 
 use super::scores::Parts;
-use super::{PricingError, open_trace};
+use super::{PlanArgs, PricingError, open_trace};
 use crate::presampler::thread_cpu_s;
 use crate::report::units::count as digits;
 
@@ -48,6 +48,7 @@ pub struct TableArgs {
 pub struct Table {
     ranks: usize,
     epochs: usize,
+    row_type: RowType,
     /// Rows without a cache.
     needed_rows: u64,
     /// Rows that must come at least once, whatever the budget.
@@ -76,7 +77,7 @@ struct Line {
     /// Per epoch after the first, or of the only one.
     requests_per_epoch: f64,
     rows_per_epoch: f64,
-    /// Share of what training needs that is in the cache.
+    /// Share of what batches need that is in the cache.
     hit_rate: f64,
     /// CPU time of planning, per rank and epoch.
     plan_ms: f64,
@@ -101,12 +102,13 @@ struct Contender {
     oracle: bool,
 }
 
-pub fn make(parts: &Path, folder: &Path, args: &TableArgs, window: u32) -> Result<Table, Failure> {
-    let manifest = PartsManifest::open(parts)?;
+/// The table of the traces in `folder`, as `args` want it.
+pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
+    let manifest = PartsManifest::open(&args.parts)?;
     let book = Arc::new(manifest.book.clone());
-    let runs = read_runs(parts, folder, &manifest)?;
-    let contenders = contenders(&args.policies, window)?;
-    let graph = Parts::open(parts, &book)?;
+    let runs = read_runs(&args.parts, folder, &manifest)?;
+    let contenders = contenders(&args.table.policies, args.window)?;
+    let graph = Parts::open(&args.parts, &book)?;
     let mut scores = Vec::new();
     for contender in &contenders {
         scores.push(score(contender, &graph, &runs, &book)?);
@@ -115,16 +117,17 @@ pub fn make(parts: &Path, folder: &Path, args: &TableArgs, window: u32) -> Resul
         .iter()
         .map(|run| RunUses::new(run.epochs.iter().map(|epoch| &**epoch), 0, &book, run.rank));
     let uses = uses.collect::<Result<Vec<_>, _>>()?;
-    let row_bytes = manifest.features * RowType::default().bytes();
+    let needed = uses.iter().map(RunUses::needed_rows).sum();
+    let row_bytes = args.row_type.row_bytes(manifest.features);
     let mut budgets = Vec::new();
-    for budget in &args.budgets {
+    for budget in &args.table.budgets {
         let asked: Vec<u32> = runs
             .iter()
             .map(|run| budget.rows(row_bytes, book.remote_nodes(run.rank)))
             .collect();
         let mut policies = Vec::new();
         for (contender, scores) in contenders.iter().zip(&scores) {
-            policies.push(best_line(contender, scores, &runs, &book, &asked)?);
+            policies.push(best_line(contender, scores, &runs, &book, &asked, needed)?);
         }
         budgets.push(BudgetTable {
             budget: *budget,
@@ -140,7 +143,8 @@ pub fn make(parts: &Path, folder: &Path, args: &TableArgs, window: u32) -> Resul
     Ok(Table {
         ranks: runs.len(),
         epochs: runs.first().map_or(0, |run| run.epochs.len()),
-        needed_rows: uses.iter().map(RunUses::needed_rows).sum(),
+        row_type: args.row_type,
+        needed_rows: needed,
         compulsory_rows: uses.iter().map(RunUses::compulsory_rows).sum(),
         budgets,
     })
@@ -251,11 +255,12 @@ fn best_line(
     runs: &[RankRun],
     book: &Arc<PartitionBook>,
     asked: &[u32],
+    needed: u64,
 ) -> Result<Line, Failure> {
     let cost = |line: &Line| line.rows + u64::from(Search::CROSSOVER_ROWS) * line.requests;
     let mut best: Option<Line> = None;
     for window in &contender.windows {
-        let mut tallies = Vec::new();
+        let mut moved = Vec::new();
         let start_s = thread_cpu_s();
         for ((run, scores), asked) in runs.iter().zip(scores).zip(asked) {
             let case = Case {
@@ -267,9 +272,10 @@ fn best_line(
                 from_step: 0,
                 with_next: true,
             };
-            tallies.push(count(&*contender.policy, &case, scores.as_deref())?);
+            moved.push(moves(&*contender.policy, &case, scores.as_deref())?);
         }
-        let line = line(contender, *window, &tallies, thread_cpu_s() - start_s);
+        let plan_s = thread_cpu_s() - start_s;
+        let line = line(contender, *window, &moved, needed, plan_s);
         if best.as_ref().is_none_or(|best| cost(&line) < cost(best)) {
             best = Some(line);
         }
@@ -277,33 +283,30 @@ fn best_line(
     best.ok_or_else(|| "a policy has no window to be tried with".into())
 }
 
-fn line(contender: &Contender, window: u32, tallies: &[RunTally], cpu_s: f64) -> Line {
-    let epochs = tallies.first().map_or(0, |tally| tally.epochs.len());
-    let requests = tallies.iter().map(RunTally::feature_requests).sum();
-    let later = || {
-        let skipped = usize::from(epochs > 1);
-        tallies.iter().flat_map(move |tally| tally.epochs.iter().skip(skipped))
+fn line(contender: &Contender, window: u32, moved: &[RunMoves], needed: u64, plan_s: f64) -> Line {
+    let sum = |moves: &mut dyn Iterator<Item = Moves>| {
+        let mut total = Moves::default();
+        moves.for_each(|moves| total += moves);
+        total
     };
-    let later_epochs = epochs.saturating_sub(1).max(1) as f64;
-    let training = || {
-        tallies
-            .iter()
-            .flat_map(|tally| &tally.epochs)
-            .map(|epoch| epoch.training)
-    };
-    let needed: u64 = training().map(|tally| tally.needed_rows).sum();
-    let moved: u64 = training().map(|tally| tally.feature_rows).sum();
+    let phases = |epoch: &EpochMoves| [epoch.training, epoch.evaluation];
+    let epochs = moved.first().map_or(0, |run| run.epochs.len());
+    let run = sum(&mut moved.iter().map(RunMoves::whole));
+    let fill = sum(&mut moved.iter().map(|run| run.setup));
+    let first = usize::from(epochs > 1);
+    let later = sum(&mut moved.iter().flat_map(|run| &run.epochs[first..]).flat_map(phases));
+    let later_epochs = (epochs - first).max(1) as f64;
     Line {
         policy: contender.name.clone(),
         window: contender.shows_window.then_some(window),
-        requests,
+        requests: run.requests,
         // Each request is answered at once.
-        deliveries: requests,
-        rows: tallies.iter().map(RunTally::feature_rows).sum(),
-        requests_per_epoch: later().map(|epoch| epoch.feature_requests()).sum::<u64>() as f64 / later_epochs,
-        rows_per_epoch: later().map(|epoch| epoch.feature_rows()).sum::<u64>() as f64 / later_epochs,
-        hit_rate: 1.0 - moved as f64 / needed.max(1) as f64,
-        plan_ms: 1e3 * cpu_s / (tallies.len() * epochs).max(1) as f64,
+        deliveries: run.requests,
+        rows: run.rows,
+        requests_per_epoch: later.requests as f64 / later_epochs,
+        rows_per_epoch: later.rows as f64 / later_epochs,
+        hit_rate: 1.0 - (run.rows - fill.rows) as f64 / needed.max(1) as f64,
+        plan_ms: 1e3 * plan_s / (moved.len() * epochs).max(1) as f64,
     }
 }
 

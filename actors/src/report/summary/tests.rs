@@ -1,3 +1,4 @@
+use greengnn_energy::device::Joules;
 use serde_json::Value;
 
 use super::*;
@@ -20,6 +21,13 @@ pub(crate) fn sample() -> RunSummary {
         cpu_s: scale as f64 * 1.5,
         energy_j,
         energy_quality: quality,
+        energy_by_device: DeviceEnergy {
+            cpu: Some(Joules {
+                joules: energy_j,
+                quality,
+            }),
+            ..DeviceEnergy::default()
+        },
     };
     let epoch = |epoch: u32, loss, period: PeriodSummary| EpochSummary {
         epoch,
@@ -31,7 +39,9 @@ pub(crate) fn sample() -> RunSummary {
     RunSummary {
         version: SUMMARY_VERSION,
         policy: "bulk".into(),
+        delivery: Delivery::Stream,
         window: 16,
+        row_type: RowType::F32,
         budget_rows: 5_000,
         held_rows_peak: 4_321,
         ranks: 4,
@@ -59,6 +69,7 @@ const RUN_NAMES: &[&str] = &[
     "version",
     "policy",
     "window",
+    "row_type",
     "budget_rows",
     "held_rows_peak",
     "ranks",
@@ -91,6 +102,7 @@ const PERIOD_NAMES: &[&str] = &[
     "cpu_s",
     "energy_j",
     "energy_quality",
+    "energy_by_device",
 ];
 
 fn has_names(value: &Value, names: &[&str]) {
@@ -192,4 +204,20 @@ fn an_epoch_off_its_plan_is_named() {
     assert_eq!(summary.epochs_off_plan(), Vec::<u32>::new());
     summary.epochs[1].planned.feature_rows += 1;
     assert_eq!(summary.epochs_off_plan(), vec![1]);
+}
+
+#[test]
+fn a_summary_from_before_there_were_streams_counts_a_delivery_per_request() {
+    let mut json: Value = serde_json::from_str(&sample().to_json().unwrap()).unwrap();
+    json.as_object_mut().unwrap().remove("delivery");
+    json["epochs"][0]["planned"]
+        .as_object_mut()
+        .unwrap()
+        .remove("deliveries");
+    let read = RunSummary::from_json(&json.to_string()).unwrap();
+    assert_eq!(read.delivery, Delivery::Windowed);
+    assert_eq!(
+        read.epochs[0].planned.deliveries,
+        read.epochs[0].planned.feature_requests
+    );
 }
