@@ -93,6 +93,66 @@ fn prices_are_what_a_run_moves_and_never_below_the_bound() {
 }
 
 #[test]
+fn all_policies_are_priced_on_the_same_traces() {
+    let _serial = serial();
+    let parts = tiny_parts(2_000, 4);
+    let folder = tempfile::tempdir().unwrap();
+    let traces = folder.path().join("traces");
+    let flags = [
+        "--epochs",
+        "2",
+        "--batch-size",
+        "64",
+        "--fanouts",
+        "5,3",
+        "--hidden",
+        "8",
+        "--machines",
+        "1",
+    ];
+    train(
+        parts,
+        &[&flags[..], &["--policy", "on-demand", "--keep-trace", text(&traces)]].concat(),
+    );
+    let table = ["plan", text(parts), "--traces", text(&traces), "--budgets", "10%,100%"];
+    let prices: Value = serde_json::from_str(&succeeds(&[&table[..], &["--json"]].concat())).unwrap();
+    assert_eq!((number(&prices["ranks"]), number(&prices["epochs"])), (4, EPOCHS));
+    for budget in prices["budgets"].as_array().unwrap() {
+        let lines = budget["policies"].as_array().unwrap();
+        let line = |name: &str| lines.iter().find(|line| line["policy"] == name).unwrap();
+        let rows = |name: &str| number(&line(name)["rows"]);
+        assert_eq!(rows("on-demand"), number(&prices["needed_rows"]));
+        // Two epochs are all that a plan of the first sees, so that nothing is lost to the horizon.
+        assert_eq!(rows("bulk, fewest rows"), number(&budget["fewest_rows"]), "{budget}");
+        let cost = |name: &str| rows(name) + 965 * number(&line(name)["requests"]);
+        for other in [
+            "on-demand",
+            "lru",
+            "epoch",
+            "window",
+            "window, best",
+            "bulk, fewest rows",
+        ] {
+            assert!(cost("bulk") <= cost(other), "{other}: {budget}");
+        }
+        for line in lines {
+            assert!(
+                number(&line["rows"]) >= number(&budget["fewest_rows"]),
+                "{line} {budget}"
+            );
+        }
+        // The best rows of these very traces are the best that a static policy can hold.
+        let hits = |name: &str| line(name)["hit_rate"].as_f64().unwrap();
+        for other in ["degree", "presample", "vip"] {
+            assert!(hits("best static rows") >= hits(other) - 1e-9, "{other}: {budget}");
+        }
+    }
+    // For people, one Markdown table per budget.
+    let shown = succeeds(&[&table[..], &["--policies", "window,bulk"]].concat());
+    assert_eq!(shown.matches("| bulk |").count(), 2, "{shown}");
+}
+
+#[test]
 fn a_trace_of_another_graph_is_refused() {
     let _serial = serial();
     let parts = tiny_parts(2_000, 4);

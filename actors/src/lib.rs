@@ -24,6 +24,7 @@ pub mod control;
 pub mod doctor;
 pub mod filling;
 pub mod gate;
+mod landing;
 pub mod launcher;
 pub mod lifetime;
 pub mod machine;

@@ -9,7 +9,7 @@ use greengnn_model::assemble::{AssembleError, InputBuffers};
 use greengnn_model::book::{PartId, PartitionBook, Rank};
 use greengnn_model::counters::{Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
-use greengnn_model::plan::{BatchPlan, Delivery, Place, Request, WindowPlan};
+use greengnn_model::plan::{BatchPlan, Delivery, LaterRows, Place, Request, WindowPlan};
 use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
 use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartStore;
@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 
 use crate::arena::RowArena;
 use crate::assembly::Assembly;
+use crate::landing::Landing;
 use crate::planner::Planned;
 use crate::presampler::EpochTrace;
 use crate::report::summary::Planned as PlannedCounts;
@@ -242,9 +243,14 @@ impl Prefetcher {
             if *entry.key() > step {
                 break;
             }
-            for asked in entry.remove() {
-                let traffic = execution.tally.traffic.entry(asked.phase).or_default();
-                self.answered(step, asked, traffic).await?;
+            for mut asked in entry.remove() {
+                if let Some((rows, next_step)) = asked.not_all(step) {
+                    self.came(step, &mut asked, rows).await?;
+                    execution.in_flight.entry(next_step).or_default().push(asked);
+                } else {
+                    let traffic = execution.tally.traffic.entry(asked.phase).or_default();
+                    self.answered(step, asked, traffic).await?;
+                }
             }
         }
         let fetch_s = waiting.elapsed().as_secs_f64();
@@ -312,14 +318,18 @@ impl Prefetcher {
         &self,
         execution: &mut Execution,
         phase: Phase,
-        request: Request,
+        mut request: Request,
         direct: &Arc<RowArena>,
     ) -> Result<Asked, PrefetchError> {
         let (owner, step) = (request.owner, request.needed_by_step);
-        let (rows, bytes, sink) = self.places(request, direct)?;
+        let (rows, bytes, sink) = self.places(&mut request, direct)?;
+        let landing = Arc::clone(&sink.landing);
         let granted = execution.streams.grant(owner, Box::new(sink)).await;
         Ok(Asked {
             answer: Answer::Delivery(granted.map_err(|source| self.no_rows(step, source))?),
+            landing,
+            later: request.later,
+            requested: false,
             phase,
             rows,
             bytes,
@@ -332,7 +342,7 @@ impl Prefetcher {
     }
 
     /// The rows and bytes that a request moves, and the sink that puts them where the plan wants them.
-    fn places(&self, request: Request, direct: &Arc<RowArena>) -> Result<(u64, u64, PlacedRows), PrefetchError> {
+    fn places(&self, request: &mut Request, direct: &Arc<RowArena>) -> Result<(u64, u64, PlacedRows), PrefetchError> {
         if request.dtype != self.row_type {
             return Err(PrefetchError::PlanDoesNotFit {
                 rank: self.rank,
@@ -346,8 +356,9 @@ impl Prefetcher {
         let sink = PlacedRows {
             arena: Arc::clone(&self.arena),
             direct: Arc::clone(direct),
-            places: request.places,
+            places: std::mem::take(&mut request.places),
             row_bytes,
+            landing: Landing::new(&request.later),
         };
         Ok((rows, bytes, sink))
     }
@@ -355,26 +366,49 @@ impl Prefetcher {
     /// Sends a request; its rows land where the plan wants them.
     fn ask(&self, caller: Caller, mut request: Request, direct: &Arc<RowArena>) -> Result<Asked, PrefetchError> {
         let (owner, asked_rows) = (request.owner, std::mem::take(&mut request.rows));
-        let (rows, bytes, sink) = self.places(request, direct)?;
+        let (rows, bytes, sink) = self.places(&mut request, direct)?;
         let transport = Arc::clone(&self.transport);
+        let later = std::mem::take(&mut request.later);
+        let landing = Arc::clone(&sink.landing);
         let answer = tokio::spawn(async move { transport.fetch_rows(caller, owner, asked_rows, Box::new(sink)).await });
         Ok(Asked {
             answer: Answer::Request(answer),
+            landing,
+            later,
+            requested: true,
             phase: caller.period.phase,
             rows,
             bytes,
         })
     }
 
-    /// Waits for an answer, and counts what came.
-    async fn answered(&self, step: u32, mut asked: Asked, traffic: &mut Traffic) -> Result<(), PrefetchError> {
-        let (requests, came) = match &mut asked.answer {
-            Answer::Request(answer) => (1, answer.await.map_err(|error| self.task_ended(&error))?),
-            Answer::Delivery(arrival) => (0, arrival.await),
+    /// Waits for the first rows of an answer.
+    async fn came(&self, step: u32, asked: &mut Asked, rows: usize) -> Result<(), PrefetchError> {
+        let landing = Arc::clone(&asked.landing);
+        tokio::select! {
+            biased;
+            () = landing.reached(rows) => Ok(()),
+            // All of them, or none.
+            ended = self.ended(step, asked) => ended,
+        }
+    }
+
+    /// Waits until an answer has ended, well or not.
+    async fn ended(&self, step: u32, asked: &mut Asked) -> Result<(), PrefetchError> {
+        let came = match &mut asked.answer {
+            Answer::Request(answer) => answer.await.map_err(|error| self.task_ended(&error))?,
+            Answer::Delivery(arrival) => arrival.await,
+            Answer::Ended => Ok(()),
         };
-        came.map_err(|source| self.no_rows(step, source))?;
+        asked.answer = Answer::Ended;
+        came.map_err(|source| self.no_rows(step, source))
+    }
+
+    /// Waits for all of an answer, and counts what came.
+    async fn answered(&self, step: u32, mut asked: Asked, traffic: &mut Traffic) -> Result<(), PrefetchError> {
+        self.ended(step, &mut asked).await?;
         *traffic += Traffic {
-            feature_requests: requests,
+            feature_requests: u64::from(asked.requested),
             deliveries: 1,
             sample_requests: 0,
             feature_rows: asked.rows,
@@ -403,14 +437,28 @@ impl Prefetcher {
 /// A request that has left, or a delivery that may come. Dropping it ends it, a delivery with its stream.
 struct Asked {
     answer: Answer,
+    landing: Arc<Landing>,
+    later: Vec<LaterRows>,
+    /// Whether it is a request, and no delivery of a stream.
+    requested: bool,
     phase: Phase,
     rows: u64,
     bytes: u64,
 }
 
+impl Asked {
+    /// How many rows `step` needs, and the step that needs more; none if it needs all.
+    fn not_all(&self, step: u32) -> Option<(usize, u32)> {
+        let next = self.later.iter().find(|later| later.needed_by_step > step)?;
+        Some((next.first_row as usize, next.needed_by_step))
+    }
+}
+
 enum Answer {
     Request(JoinHandle<Result<(), TransportError>>),
     Delivery(Arrival),
+    /// It has been taken.
+    Ended,
 }
 
 impl Drop for Asked {
@@ -431,7 +479,7 @@ struct Held {
 struct Execution {
     trace: Arc<EpochTrace>,
     tally: EpochTally,
-    /// Requests that have left, by the step that needs them.
+    /// Requests that have left, by the step that needs them or their next rows.
     in_flight: BTreeMap<u32, Vec<Asked>>,
     streams: Streams,
     /// Owners that the plans have named so far.
@@ -509,16 +557,21 @@ struct PlacedRows {
     direct: Arc<RowArena>,
     places: Vec<Place>,
     row_bytes: usize,
+    landing: Arc<Landing>,
 }
 
 impl RowSink for PlacedRows {
     fn accept(&mut self, first: usize, rows: &[u8]) {
-        for (place, row) in self.places[first..].iter().zip(rows.chunks_exact(self.row_bytes)) {
+        let count = rows.len() / self.row_bytes.max(1);
+        let known = self.landing.known(first, count);
+        let places = self.places[first..].iter().zip(rows.chunks_exact(self.row_bytes));
+        for (place, row) in places.skip(known) {
             // SAFETY: the plan gives every place to one request, between its issue and the step that needs it.
             match *place {
                 Place::Slot(slot) => unsafe { self.arena.write(slot, row) },
                 Place::Direct(index) => unsafe { self.direct.write(index, row) },
             }
         }
+        self.landing.note(first + count);
     }
 }

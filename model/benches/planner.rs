@@ -65,12 +65,8 @@ fn planner(c: &mut Criterion<CpuTime>) {
     group.throughput(Throughput::Elements(accesses)).sample_size(10);
     let names = ["on-demand", "lru", "lfu", "fifo", "epoch", "window", "bulk"];
     let named = names.map(|name| (name, policy_by_name(name).expect("a policy of that name")));
-    let searching = Bulk {
-        search: Some(Search::default()),
-        ..Bulk::default()
-    };
-    let searching: Arc<dyn Policy> = Arc::new(searching);
-    for (name, policy) in named.into_iter().chain([("bulk with a search", searching)]) {
+    let windows: Arc<dyn Policy> = Arc::new(Bulk::windows_only());
+    for (name, policy) in named.into_iter().chain([("bulk, windows only", windows)]) {
         for percent in [10, 25, 50] {
             let asked = Budget::Share {
                 millionths: percent * 10_000,

@@ -69,6 +69,14 @@ enum Charge {
     },
 }
 
+/// A request that has left.
+#[derive(Clone)]
+struct UnderWay {
+    request: Request,
+    /// How many of its rows have come.
+    come: usize,
+}
+
 /// Executes the plans of one rank, epoch after epoch.
 #[derive(Clone)]
 pub struct Executor {
@@ -86,8 +94,8 @@ pub struct Executor {
     slot_of: BTreeMap<NodeId, u32>,
     /// What is in the assembly buffer of the next step.
     buffer: Vec<Option<NodeId>>,
-    /// Requests that have not been answered.
-    under_way: Vec<Request>,
+    /// Requests that have not been answered in full.
+    under_way: Vec<UnderWay>,
     next_step: u32,
     tallies: BTreeMap<Phase, Tally>,
 }
@@ -133,8 +141,7 @@ impl Executor {
             })?;
             self.issue(request, 0, Phase::Setup)?;
         }
-        let requests = std::mem::take(&mut self.under_way);
-        requests.iter().for_each(|request| self.answer(request));
+        self.answer_needed_by(0);
         self.note_peak(Phase::Setup);
         self.check_state(&fill.state, 13)
     }
@@ -169,12 +176,9 @@ impl Executor {
                     format!("part {} is asked twice for step {}", question.0, question.1)
                 })?;
                 questions.push(question);
-                ensure(request.needed_by_step < trace.steps(), 4, batch.step, || {
-                    format!(
-                        "a request is needed by step {} of {}",
-                        request.needed_by_step,
-                        trace.steps()
-                    )
+                let last = request.last_needed_by_step();
+                ensure(last < trace.steps(), 4, batch.step, || {
+                    format!("a request is needed by step {last} of {}", trace.steps())
                 })?;
                 self.issue(request, batch.step, trace.purpose(request.needed_by_step).into())?;
             }
@@ -248,9 +252,14 @@ impl Executor {
 
     fn issue(&mut self, request: &Request, gap: u32, phase: Phase) -> Result<(), Violation> {
         let nodes = self.check_request(request, gap)?;
-        for (node, place) in nodes.iter().zip(&request.places) {
+        let mut later = request.later.iter().peekable();
+        let mut due = request.needed_by_step;
+        for (row, (node, place)) in (0..).zip(nodes.iter().zip(&request.places)) {
+            if let Some(rows) = later.next_if(|later| later.first_row == row) {
+                due = rows.needed_by_step;
+            }
             match *place {
-                Place::Slot(slot) => self.charge(slot, *node, gap, request.needed_by_step)?,
+                Place::Slot(slot) => self.charge(slot, *node, gap, due)?,
                 Place::Direct(_) => {
                     let held = self.slot_of.get(node).map(|slot| self.charges[*slot as usize]);
                     let readable = matches!(held, Some(Charge::Charged { due, .. }) if due <= gap);
@@ -264,11 +273,14 @@ impl Executor {
         if let Some(asked) = self.asks(request.owner, phase) {
             self.tallies.entry(asked).or_default().feature_requests += 1;
         }
-        match self.arrivals {
-            Arrivals::AtOnce => self.answer(request),
-            Arrivals::WhenNeeded => {}
+        let mut under_way = UnderWay {
+            request: request.clone(),
+            come: 0,
+        };
+        if self.arrivals == Arrivals::AtOnce {
+            self.answer(&mut under_way, nodes.len());
         }
-        self.under_way.push(request.clone());
+        self.under_way.push(under_way);
         Ok(())
     }
 
@@ -291,26 +303,22 @@ impl Executor {
         ensure(!rows.is_empty() && rows.len() == places.len(), 3, gap, || {
             format!("{} rows of part {owner} have {} places", rows.len(), places.len())
         })?;
-        ensure(rows.is_sorted_by(|a, b| a < b), 3, gap, || {
-            format!("rows of part {owner} do not ascend")
-        })?;
-        let last = rows[rows.len() - 1];
-        ensure(last < self.book.part_nodes(*owner), 3, gap, || {
-            format!("part {owner} has no row {last}")
+        let direct_end = check_order(request, gap)?;
+        let unknown = rows.iter().find(|row| **row >= self.book.part_nodes(*owner));
+        ensure(unknown.is_none(), 3, gap, || {
+            format!("part {owner} has no row {unknown:?}")
         })?;
         ensure(gap <= request.needed_by_step, 4, gap, || {
             format!("a request is needed by step {} already", request.needed_by_step)
         })?;
-        for place in places {
+        for (index, place) in places.iter().enumerate() {
             let (known, direct) = match *place {
                 Place::Slot(slot) => ((slot as usize) < self.charges.len(), false),
                 Place::Direct(direct) => ((direct as usize) < self.buffer.len(), true),
             };
-            ensure(!direct || gap == request.needed_by_step, 4, gap, || {
-                format!(
-                    "a direct row for step {} is asked for too early",
-                    request.needed_by_step
-                )
+            let in_time = gap == request.needed_by_step && index < direct_end;
+            ensure(!direct || in_time, 4, gap, || {
+                format!("a direct row is not needed by step {gap}, before which it is asked for")
             })?;
             ensure(known, 3, gap, || format!("there is no {place:?}"))?;
         }
@@ -340,26 +348,28 @@ impl Executor {
         tally.held_rows_peak = tally.held_rows_peak.max(self.charged);
     }
 
+    /// Lets the rows come that `step` needs.
     fn answer_needed_by(&mut self, step: u32) {
-        let (now, later) = std::mem::take(&mut self.under_way)
-            .into_iter()
-            .partition(|request| request.needed_by_step <= step);
-        self.under_way = later;
-        let now: Vec<Request> = now;
-        match self.arrivals {
-            Arrivals::AtOnce => {}
-            Arrivals::WhenNeeded => now.iter().for_each(|request| self.answer(request)),
+        let mut under_way = std::mem::take(&mut self.under_way);
+        for request in &mut under_way {
+            let rows = request.request.rows_needed_by(step);
+            self.answer(request, rows);
         }
+        under_way.retain(|request| request.request.last_needed_by_step() > step);
+        self.under_way = under_way;
     }
 
-    fn answer(&mut self, request: &Request) {
+    /// Lets rows of a request come, up to that many.
+    fn answer(&mut self, under_way: &mut UnderWay, rows: usize) {
+        let UnderWay { request, come } = under_way;
         let first = self.book.range(request.owner).start;
-        for (row, place) in request.rows.iter().zip(&request.places) {
+        for (row, place) in request.rows.iter().zip(&request.places).take(rows).skip(*come) {
             match *place {
                 Place::Slot(slot) => self.contents[slot as usize] = Some(first + row),
                 Place::Direct(direct) => self.buffer[direct as usize] = Some(first + row),
             }
         }
+        *come = rows.max(*come);
     }
 
     /// Reads every remote row of a batch where its place says. Returns their number.
@@ -449,6 +459,33 @@ impl Executor {
             )
         })
     }
+}
+
+/// Checks the order of a request's rows and of the steps that need them. Returns how many rows are not later.
+fn check_order(request: &Request, gap: u32) -> Result<usize, Violation> {
+    let Request { owner, rows, later, .. } = request;
+    let steps: Vec<u32> = std::iter::once(request.needed_by_step)
+        .chain(later.iter().map(|later| later.needed_by_step))
+        .collect();
+    ensure(steps.is_sorted_by(|a, b| a < b), 4, gap, || {
+        format!("rows of part {owner} are needed by steps {steps:?}, which do not ascend")
+    })?;
+    let ends: Vec<usize> = later
+        .iter()
+        .map(|later| later.first_row as usize)
+        .chain([rows.len()])
+        .collect();
+    let mut first = 0;
+    let mut seen = BTreeSet::new();
+    for end in &ends {
+        let part = rows.get(first..*end).unwrap_or_default();
+        let ascends = !part.is_empty() && part.is_sorted_by(|a, b| a < b);
+        ensure(ascends && part.iter().all(|row| seen.insert(*row)), 3, gap, || {
+            format!("rows of part {owner} that are needed together do not ascend, or are not each once")
+        })?;
+        first = *end;
+    }
+    Ok(ends[0])
 }
 
 fn ensure(kept: bool, rule: u8, step: u32, what: impl FnOnce() -> String) -> Result<(), Violation> {

@@ -72,7 +72,8 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     pub owner: PartId,
-    /// Rows local to the owner, ascending, each once.
+    /// Rows local to the owner, each once: those that are needed first come first, and those that are needed by the same
+    /// step ascend.
     pub rows: Vec<u32>,
     /// Per row where it lands. A direct place is in the buffer of step `needed_by_step`.
     pub places: Vec<Place>,
@@ -82,8 +83,18 @@ pub struct Request {
     /// epoch before has assembled its last step. Where a plan starts later in the epoch the step before its first counts as
     /// assembled. A request with a direct place leaves after step `needed_by_step - 1`.
     pub issue_after_step: Option<u32>,
-    /// The request must have been answered when this step is assembled: the first step that reads one of its rows, or an
-    /// earlier one. The request counts for the phase of this step.
+    /// The rows must have come when this step is assembled, but for those of `later`: the first step that reads one of
+    /// them, or an earlier one. The request counts for the phase of this step.
+    pub needed_by_step: u32,
+    /// The rows that only later steps need, so that training goes on while they come. Empty: no row is later.
+    pub later: Vec<LaterRows>,
+}
+
+/// Rows of a request that a later step is the first to need: those from `first_row` on, up to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaterRows {
+    /// Place in [`Request::rows`].
+    pub first_row: u32,
     pub needed_by_step: u32,
 }
 
@@ -91,6 +102,22 @@ impl Request {
     /// The first gap at which the request's slots are charged: gap `g` lies just before the assembly of step `g`.
     pub fn issue_gap(&self) -> u32 {
         self.issue_after_step.map_or(0, |step| step + 1)
+    }
+
+    /// How many of the rows, from the first on, must have come when `step` is assembled.
+    pub fn rows_needed_by(&self, step: u32) -> usize {
+        if step < self.needed_by_step {
+            return 0;
+        }
+        let not_yet = self.later.iter().find(|later| later.needed_by_step > step);
+        not_yet.map_or(self.rows.len(), |later| later.first_row as usize)
+    }
+
+    /// The last step that is the first to need one of the rows.
+    pub fn last_needed_by_step(&self) -> u32 {
+        self.later
+            .last()
+            .map_or(self.needed_by_step, |later| later.needed_by_step)
     }
 }
 

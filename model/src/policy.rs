@@ -7,7 +7,7 @@
 //! | [`epoch`](epoch::Epoch) | the most frequent rows of the epoch | once per epoch and owner, and misses per batch and owner |
 //! | [`degree`, `presample`, `vip`](scored::StaticByScore) | the rows of highest score | at set-up, and misses per batch and owner |
 //! | [`window`](window::Window) | the most frequent rows of each window, and of the next one while it is fetched | per window and owner, and misses per batch and owner |
-//! | [`bulk`](bulk::Bulk) | what the window needs, and by next use whatever else fits | per window and owner |
+//! | [`bulk`](bulk::Bulk) | what is needed until an owner's next delivery, and by next use whatever else fits | per owner, at the times that cost least |
 //! | [`full`](pinned::Full) | every remote row | once, at set-up |
 //!
 //! [`conformance`] checks any policy on any trace against the rules of [`Policy`]; [`bound`] says what none of them can beat,
@@ -57,15 +57,17 @@ pub use vip::vip;
 ///    `window` steps, all of one purpose.
 /// 2. *Places.* A batch names one place per remote row, in the order of [`RemoteRows::iter`]. Its direct places are
 ///    `0 .. direct_rows`, each once.
-/// 3. *Requests.* A request asks one other part for at least one row; rows ascend, and there is one place per row.
+/// 3. *Requests.* A request asks one other part for at least one row, each once, and there is one place per row. Rows that
+///    are needed first come first; those that are needed by the same step ascend.
 /// 4. *Times.* A window's requests are sorted by issue gap, and each issue gap is a step of the window. It is at most
-///    `needed_by_step`, and equal to it if a place is direct.
+///    `needed_by_step`, and equal to it if a place is direct, which no place of a later row is. Steps that need later
+///    rows ascend and are steps of the epoch.
 /// 5. *One question.* No two requests share owner, issue gap and `needed_by_step`.
 /// 6. *The charge.* A slot is charged from the issue gap of the request (or from the keep) that fills it until it is
 ///    released. It is filled only when it is free, so at most `budget_rows` slots are charged at any gap.
 /// 7. *Reads.* When a step is assembled each of its rows is where its place says, whether answers come at once or only
 ///    when they are needed.
-/// 8. *Releases.* Only a charged slot is released, and only after the `needed_by_step` of the request that fills it.
+/// 8. *Releases.* Only a charged slot is released, and only after the step by which its row is needed.
 /// 9. *Keeps.* A keep copies a direct row of its own batch into a free slot.
 /// 10. *No row twice.* A row that is held or under way is not asked for and not kept a second time.
 /// 11. *State.* At the end of an epoch nothing is under way, and [`Planner::into_state`] names exactly what is held, by

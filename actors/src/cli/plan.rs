@@ -1,8 +1,11 @@
-//! `greengnn plan`: what a policy would move, from trace files alone. With `--explain`, what a run would cost: see
-//! [`explain`].
+//! `greengnn plan`: what a policy would move, from trace files alone; or what all of them would, side by side. With
+//! `--explain`, what a run would cost: see [`explain`].
+
+mod scores;
+mod table;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use greengnn_model::book::Rank;
@@ -22,13 +25,14 @@ use crate::report::units;
 
 #[derive(Debug, clap::Args)]
 pub struct PlanArgs {
-    /// Folder with the manifest.json of the parts that the traces are of; the parts themselves are read with --explain alone
+    /// Folder with the manifest.json of the parts that the traces are of; the parts themselves are read with --traces and
+    /// --explain alone
     pub parts: PathBuf,
     /// Trace file of one rank, as `train --keep-trace` leaves it; several are successive epochs of the rank
     #[arg(
         long = "trace",
         value_name = "FILE",
-        required_unless_present = "explain",
+        required_unless_present_any = ["explain", "trace_folder"],
         conflicts_with = "explain"
     )]
     pub traces: Vec<PathBuf>,
@@ -52,6 +56,8 @@ pub struct PlanArgs {
     pub json: bool,
     #[command(flatten)]
     pub explain: ExplainArgs,
+    #[command(flatten)]
+    pub table: table::TableArgs,
 }
 
 /// Why traces cannot be priced.
@@ -59,6 +65,8 @@ pub struct PlanArgs {
 pub enum PricingError {
     #[error("trace {path} is of another graph than {parts}: presample anew, or give the folder that it was made from")]
     OtherGraph { path: PathBuf, parts: PathBuf },
+    #[error("there is no trace {path}: give the folder that `train --keep-trace` left")]
+    NoTrace { path: PathBuf },
     #[error("trace {path} is of rank {found}, the one before it is of rank {wanted}: price one rank at a time")]
     OtherRank { path: PathBuf, found: Rank, wanted: Rank },
 }
@@ -114,6 +122,16 @@ impl From<Tally> for Phase {
 }
 
 pub fn run(args: PlanArgs) -> CliResult {
+    if let Some(folder) = &args.table.trace_folder {
+        let table = table::make(&args, folder)?;
+        let text = if args.json {
+            serde_json::to_string_pretty(&table)?
+        } else {
+            table::describe(&table)
+        };
+        writeln!(std::io::stdout(), "{}", text.trim_end())?;
+        return Ok(());
+    }
     if args.explain.explain {
         return explain::run(&args);
     }
@@ -136,17 +154,8 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
     let mut epochs: Vec<Arc<dyn RemoteTrace>> = Vec::new();
     let mut rank = None;
     for path in &args.traces {
-        let reader = TraceReader::open(path)?;
-        let header = reader.header();
-        let hash: String = header.graph_hash.iter().map(|byte| format!("{byte:02x}")).collect();
-        if hash != manifest.graph_hash {
-            return Err(PricingError::OtherGraph {
-                path: path.clone(),
-                parts: args.parts.clone(),
-            }
-            .into());
-        }
-        let found = header.spec.rank;
+        let reader = open_trace(path, &args.parts, &manifest)?;
+        let found = reader.header().spec.rank;
         let wanted = *rank.get_or_insert(found);
         if found != wanted {
             return Err(PricingError::OtherRank {
@@ -197,6 +206,29 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
         compulsory_rows: uses.compulsory_rows(),
         fewest_rows: uses.fewest_rows(tally.budget_rows),
     })
+}
+
+/// A trace of the graph of `parts`, whose manifest that is.
+fn open_trace(
+    path: &Path,
+    parts: &Path,
+    manifest: &PartsManifest,
+) -> Result<TraceReader, Box<dyn std::error::Error + Send + Sync>> {
+    let reader = TraceReader::open(path)?;
+    let hash: String = reader
+        .header()
+        .graph_hash
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    if hash != manifest.graph_hash {
+        return Err(PricingError::OtherGraph {
+            path: path.to_owned(),
+            parts: parts.to_owned(),
+        }
+        .into());
+    }
+    Ok(reader)
 }
 
 fn held_rows_peak(tally: &RunTally) -> u32 {

@@ -26,6 +26,7 @@ fn request(owner: PartId, rows: &[u32], places: &[Place], issue_gap: u32, needed
         dtype: RowType::F32,
         issue_after_step: issue_gap.checked_sub(1),
         needed_by_step,
+        later: Vec::new(),
     }
 }
 

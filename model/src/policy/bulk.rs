@@ -1,9 +1,18 @@
-//! `bulk`: every row that a window needs is fetched at once, one request per owner, and what the budget has left keeps
-//! the rows that are needed again soonest.
+//! `bulk`: rows are asked for at few times, many at once, and what the budget has left keeps the rows that are needed
+//! again soonest, across epochs.
+//!
+//! # Delivery times
+//!
+//! Each owner has delivery times of its own, and a use is served by the last one before it or by a row that is held
+//! ([`delivery`](super::delivery)). Which times are best is a question of what a request costs beside a row: the
+//! [search](Bulk::search) prices the choices that none beats in both requests and rows, of which one end is a delivery
+//! at every batch, the fewest rows that any policy can move at the budget, and takes the cheapest. It costs about as much
+//! as reading the trace once. Owners that cost more than others have [weights](Bulk::owner_weights).
 //!
 //! # Windows
 //!
-//! A window is as long as the rows of its batches but the first, which is assembled at once and held by nobody, fit into
+//! Without a search, and where the horizon has so many steps that one would say little, all owners have the same windows. A
+//! window is as long as the rows of its batches but the first, which is assembled at once and held by nobody, fit into
 //! a share of the budget: `|N_{s+1} ∪ .. ∪ N_e| <= share`. A batch that does not fit is a window alone. Greedy windows
 //! are the fewest for that bound.
 //!
@@ -14,23 +23,23 @@
 //! is at most `|N_{s+1} ∪ .. ∪ N_e|`. What is free beside it may hold rows for a later window. Such a row spares one
 //! fetch if it is held from its last use up to gap `s` (needed by the first batch of its next window, which could also
 //! fetch it directly), or to gap `s - 1` (needed by a later batch, and so charged at gap `s` in any case). At the first
-//! gap that overflows, the rows whose interval ends last are dropped, ties by id. Exchanging a row that is kept for one
-//! that ends earlier never costs a fetch, so this moves the fewest rows for the given windows and horizon (the sweep of
-//! the optimal interval packing; with windows of one batch it is Belady's MIN with bypass). The horizon is the rest of
-//! the epoch and the next one; rows that it does not need again are dropped first, but only when there is no room.
+//! gap that overflows, the rows whose interval ends last are dropped. Exchanging a row that is kept for one
+//! that ends earlier never costs a fetch, so this moves the fewest rows for the given times and horizon (the sweep of
+//! the optimal interval packing; with a delivery at every batch it is Belady's MIN with bypass). The horizon is the rest
+//! of the epoch and the next one; rows that it does not need again stay while there is room, and count as half a fetch in
+//! a search if there is none.
 //!
 //! # Lead
 //!
-//! Where slots are free, a request leaves earlier than gap `s`, at the earliest gap of the window before from which all
-//! of its rows have room, so that it has several steps of training to hide behind. This changes neither the rows that
+//! Where slots are free, a request leaves earlier than gap `s`, at the earliest gap since the delivery before from which
+//! all of its rows have room, so that it has several steps of training to hide behind. This changes neither the rows that
 //! move nor the number of requests.
-
 //!
-//! # Delivery times of each owner
+//! # Order
 //!
-//! With a [`search`](Bulk::search), windows are not those above: each owner has delivery times of its own
-//! ([`delivery`](super::delivery)), chosen for a price of a delivery in rows. Retention is the same rule. Requests leave
-//! at the gap before their delivery time, without a lead.
+//! A delivery may serve steps of the next epoch; its rows have come when this one ends. The rows of a searched request are in the order of their first use, and a step waits for those alone that it needs
+//! ([`Request::later`]): the first batch trains while the rest of its window is still on the way, also at
+//! the start of a run, where short windows would do the same for more requests.
 
 mod horizon;
 mod lead;
@@ -49,17 +58,24 @@ use super::{PlanError, PlanInput, Planner, Policy, global_ids};
 use crate::book::{NodeId, PartitionBook};
 use crate::plan::{BatchPlan, CacheState, Keep, Place, Request, WindowPlan};
 
-/// Our policy: bulk requests per window, retention by next use, a cache that lives across epochs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Counts of uses up to which delivery times are searched for: 16 MiB of them. A horizon of more steps has windows.
+const LARGEST_SEARCH: u64 = 1 << 22;
+
+/// Our policy: bulk requests, retention by next use, a cache that lives across epochs.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bulk {
-    /// The share of the budget, in percent and at most 100, that the rows of one window may fill. The rest is sure to be
+    /// The share of the budget, in percent and at most 100, that the rows of one window may fill where there is no search. The
+    /// rest is sure to be
     /// there for rows of later windows: a larger share asks less often and moves more rows. The default, three quarters,
     /// saves most of the requests for a few percent more rows.
     pub window_share_percent: u32,
     /// Whether requests leave early where there is room.
     pub lead: bool,
-    /// Gives each owner the delivery times that a search finds, in place of windows and leads. The default is none.
+    /// Gives each owner the delivery times that a search finds, in place of windows. The default searches for the least
+    /// cost where a request costs as much as [`Search::CROSSOVER_ROWS`] rows.
     pub search: Option<Search>,
+    /// By part, how often its requests and rows count in a search. Empty, the default: all count once.
+    pub owner_weights: Vec<u32>,
 }
 
 impl Default for Bulk {
@@ -67,7 +83,26 @@ impl Default for Bulk {
         Self {
             window_share_percent: 75,
             lead: true,
+            search: Some(Search::default()),
+            owner_weights: Vec::new(),
+        }
+    }
+}
+
+impl Bulk {
+    /// The same windows for all owners, without a search.
+    pub fn windows_only() -> Self {
+        Self {
             search: None,
+            ..Self::default()
+        }
+    }
+
+    /// The plan that moves the fewest rows at the budget, whatever the requests: every batch that needs rows is a window.
+    pub fn fewest_rows() -> Self {
+        Self {
+            window_share_percent: 0,
+            ..Self::windows_only()
         }
     }
 }
@@ -91,8 +126,13 @@ impl Policy for Bulk {
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
         input.check()?;
-        if let Some(search) = &self.search {
-            return Ok(Box::new(TimedPlanner::new(input, search)?));
+        let owners = u64::from(input.book.parts()).saturating_sub(1);
+        let next_steps = input.next.as_ref().map_or(0, |next| next.steps());
+        let steps = u64::from(input.trace.steps() - input.from_step) + u64::from(next_steps);
+        if let Some(search) = &self.search
+            && owners.saturating_mul(steps * steps) <= LARGEST_SEARCH
+        {
+            return Ok(Box::new(TimedPlanner::new(input, self, search)?));
         }
         let share = u64::from(input.budget_rows) * u64::from(self.window_share_percent.min(100)) / 100;
         // At most the budget, so the cast keeps the value.
@@ -100,7 +140,7 @@ impl Policy for Bulk {
     }
 }
 
-/// Plans one epoch in three passes over its trace and one over the next: windows, next uses (backwards), plans. Its
+/// Plans one epoch of windows in three passes over its trace and one over the next: windows, next uses (backwards), plans. Its
 /// memory is 4 bytes per remote row of every batch of the epoch, freed as the plans go on, 12 bytes per node of the graph,
 /// 8 per slot, and the rows of two windows.
 struct BulkPlanner {

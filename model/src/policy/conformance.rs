@@ -27,7 +27,7 @@ pub struct Case {
 }
 
 /// What one epoch moved and held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpochTally {
     pub training: Tally,
     pub evaluation: Tally,

@@ -6,8 +6,8 @@
 //! batch of `s`, straight into its assembly buffer, and rows for later batches, into slots. A use at step `b` is *due* at
 //! the last delivery time of its owner that is at most `b`; it is served by that delivery, or by a row that is held. A
 //! window of [`bulk`](super::bulk) is the steps from one delivery time to the next, and on demand means that every step
-//! is one. Times are optional but where a window may not go on: at the first step, where the purpose or the epoch
-//! changes, and at the greatest number of steps.
+//! is one. Times are optional but where a window may not go on: at the first step, where the purpose
+//! changes, and at the greatest number of steps. A delivery may serve steps of the next epoch.
 //!
 //! # Charge
 //!
@@ -39,16 +39,14 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-use super::{PlanError, RemoteTrace, is_remote_row, longest_window, read_step};
+use super::{PlanError, RemoteTrace, is_remote_row, read_step};
 use crate::book::{NodeId, PartId, PartitionBook, Rank};
 use crate::plan::HeldRow;
+use crate::rng::Purpose;
 
 pub use search::{Archive, Candidate, Found, Search};
 pub(super) use sweep::Schedule;
 pub use sweep::{Delivered, Overload};
-
-/// No use and no hold so far.
-const NEVER: u32 = u32::MAX;
 
 /// How many rows of each owner are used when, and since when they could be held: what the price of delivery times depends
 /// on. Its memory is 2 bytes per owner and square of the steps.
@@ -58,26 +56,43 @@ pub struct ReuseCounts {
     owners: Vec<OwnerReuses>,
     /// Per step the step after the last that a delivery there may serve.
     window_ends: Vec<u32>,
-    /// Rows that are held at the start and never used.
-    idle_rows: u32,
+    /// Whether rows that are not used again count where costs are compared.
+    goes_on: bool,
 }
 
 /// The uses of the rows of one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OwnerReuses {
     part: PartId,
+    /// How often its rows and deliveries count where costs are compared; at least 1.
+    weight: u32,
     /// Per step the rows that are used there for the first time, and not held at the start.
     first: Vec<u32>,
-    /// Per step `b` and gap `0 ..= b` the rows that are used at `b` and could be held from that gap on.
+    /// Per step `b` and gap `0 ..= b` the rows that are used at `b` and could be held from that gap on; and at last, in place
+    /// of a step, the rows that are not used again.
     again: Vec<u32>,
 }
 
 impl OwnerReuses {
-    /// Per gap `0 ..= step` the rows that are used at `step` and could be held from that gap on.
+    /// Per gap `0 ..= step` the rows that are used at `step` and could be held from that gap on. After the last step those
+    /// that are not used again.
     fn again(&self, step: usize) -> &[u32] {
-        let start = step * (step + 1) / 2;
+        let start = row_start(step);
         &self.again[start..start + step + 1]
     }
+}
+
+/// Where the counts of a step begin in a triangle with `step + 1` counts a step.
+fn row_start(step: usize) -> usize {
+    step * (step + 1) / 2
+}
+
+/// When rows are used next: a step of the horizon, or the number of its steps if it does not show the use.
+pub(in crate::policy) struct NextUses {
+    /// Per step and remote row of its batch.
+    pub by_step: Vec<Vec<u32>>,
+    /// Per node its first use.
+    pub first: Vec<u32>,
 }
 
 /// At which steps each owner may deliver. Steps where a window may not go on are delivery times besides.
@@ -131,54 +146,119 @@ impl ReuseCounts {
         if window == 0 {
             return Err(PlanError::EmptyWindow);
         }
-        let mut held_from = held_from_start(held, book, rank)?;
-        let mut owners: Vec<OwnerReuses> = (0..parts)
+        let epochs: Vec<&dyn RemoteTrace> = epochs.into_iter().collect();
+        Self::with_next_uses(&epochs, from_step, window, held, book, rank, 0).map(|(counts, _)| counts)
+    }
+
+    /// The same, and when the rows of the first `listed` steps are used next: one pass, backwards.
+    pub(in crate::policy) fn with_next_uses(
+        epochs: &[&dyn RemoteTrace],
+        from_step: u32,
+        window: u32,
+        held: &[HeldRow],
+        book: &PartitionBook,
+        rank: Rank,
+        listed: usize,
+    ) -> Result<(Self, NextUses), PlanError> {
+        let is_held = held_nodes(held, book, rank)?;
+        let spans = epoch_spans(epochs, from_step);
+        let steps = spans.last().map_or(0, |span| span.end);
+        let mut owners: Vec<OwnerReuses> = (0..book.parts())
             .filter(|part| *part != rank && book.part_nodes(*part) > 0)
             .map(|part| OwnerReuses {
                 part,
-                first: Vec::new(),
-                again: Vec::new(),
+                weight: 1,
+                first: vec![0; steps + 1],
+                again: vec![0; row_start(steps + 1)],
             })
             .collect();
-        let mut window_ends = Vec::new();
-        let mut unused_held = held.len() as u32;
-        let mut first_step = from_step;
-        for trace in epochs {
-            let from = std::mem::take(&mut first_step);
-            let offset = window_ends.len() as u32;
-            for step in from..trace.steps() {
-                let now = offset + (step - from);
-                window_ends.push(offset + (longest_window(trace, step, window) - from));
-                let remote = read_step(trace, book, rank, step)?;
-                for owner in &mut owners {
-                    owner.first.push(0);
-                    owner.again.resize(owner.again.len() + now as usize + 1, 0);
-                }
+        let mut purposes = vec![Purpose::Train; steps];
+        let mut used_next = vec![steps as u32; book.nodes() as usize];
+        let mut by_step = vec![Vec::new(); listed];
+        for (trace, span) in epochs.iter().zip(&spans).rev() {
+            let from = trace.steps() - span.len() as u32;
+            for step in span.clone().rev() {
+                let traced = from + (step - span.start) as u32;
+                purposes[step] = trace.purpose(traced);
+                let remote = read_step(*trace, book, rank, traced)?;
+                let mut uses = vec![0; if step < listed { remote.len() } else { 0 }];
+                let mut listed = &mut uses[..];
                 for owned in &remote.owners {
                     let Ok(place) = owners.binary_search_by_key(&owned.owner, |owner| owner.part) else {
                         continue;
                     };
-                    let owner = &mut owners[place];
-                    let row_start = owner.again.len() - (now as usize + 1);
-                    let first_node = book.range(owned.owner).start;
-                    for row in &owned.rows {
-                        match std::mem::replace(&mut held_from[(first_node + row) as usize], now + 1) {
-                            NEVER => owner.first[now as usize] += 1,
-                            gap => {
-                                unused_held -= u32::from(gap == 0);
-                                owner.again[row_start + gap as usize] += 1;
-                            }
+                    let again = &mut owners[place].again;
+                    let range = book.range(owned.owner);
+                    let used_next = &mut used_next[range.start as usize..range.end as usize];
+                    let mut use_at = |row: u32| {
+                        let next = std::mem::replace(&mut used_next[row as usize], step as u32);
+                        // A row that is not used again counts as well: so there is no branch.
+                        again[row_start(next as usize) + step + 1] += 1;
+                        next
+                    };
+                    if listed.is_empty() {
+                        owned.rows.iter().for_each(|row| {
+                            use_at(*row);
+                        });
+                    } else {
+                        let (mine, others) = listed.split_at_mut(owned.rows.len());
+                        for (next, row) in mine.iter_mut().zip(&owned.rows) {
+                            *next = use_at(*row);
                         }
+                        listed = others;
                     }
+                }
+                if let Some(by_step) = by_step.get_mut(step) {
+                    *by_step = uses;
                 }
             }
         }
-        Ok(Self {
-            steps: window_ends.len(),
+        for owner in &mut owners {
+            let range = book.range(owner.part);
+            let range = range.start as usize..range.end as usize;
+            for (first, held) in used_next[range.clone()].iter().zip(&is_held[range]) {
+                let first = *first as usize;
+                if *held {
+                    owner.again[row_start(first)] += 1;
+                } else {
+                    owner.first[first] += 1;
+                }
+            }
+            // What is never used does not matter unless it is held.
+            owner.first.truncate(steps);
+        }
+        let counts = Self {
+            steps,
             owners,
-            window_ends,
-            idle_rows: unused_held,
-        })
+            window_ends: window_ends(&purposes, window),
+            goes_on: false,
+        };
+        let next_uses = NextUses {
+            by_step,
+            first: used_next,
+        };
+        Ok((counts, next_uses))
+    }
+
+    /// The same counts where the rows and deliveries of owners do not cost the same. `weights` are by part; a part without one,
+    /// or of weight 0, weighs 1.
+    ///
+    /// With unequal weights the choice of rows that are dropped is a heuristic: those go first whose interval is longest for
+    /// its owner's weight. The bound of a [search](Self::search) stays a bound.
+    pub fn weighted(mut self, weights: &[u32]) -> Self {
+        for owner in &mut self.owners {
+            let weight = weights.get(usize::from(owner.part));
+            owner.weight = weight.copied().unwrap_or(1).max(1);
+        }
+        self
+    }
+
+    /// The same counts of a run that goes on after the horizon: a row that its last use has left and that there is no room for
+    /// counts as half a fetch where costs are compared. (Of the rows that a rank of a products-like graph needs in one
+    /// epoch and not in the next, half are needed in the one after.)
+    pub fn of_a_run_that_goes_on(mut self) -> Self {
+        self.goes_on = true;
+        self
     }
 
     /// Steps of the horizon.
@@ -196,7 +276,7 @@ impl ReuseCounts {
         let counts = self
             .owners
             .iter()
-            .flat_map(|owner| owner.first.iter().chain(&owner.again));
+            .flat_map(|owner| owner.first.iter().chain(&owner.again[..row_start(self.steps)]));
         counts.map(|rows| u64::from(*rows)).sum()
     }
 
@@ -249,12 +329,40 @@ impl ReuseCounts {
         times
     }
 
+    /// Rows that are held at the start and never used.
+    pub(in crate::policy) fn idle_rows(&self) -> u64 {
+        self.idle_from(0)
+    }
+
+    /// Rows that could be held from `gap` on, since the step before it used them, and that are not used again.
+    pub(in crate::policy) fn idle_from(&self, gap: usize) -> u64 {
+        let rows = |owner: &OwnerReuses| u64::from(owner.again(self.steps)[gap]);
+        self.owners.iter().map(rows).sum()
+    }
+
+    /// Per delivery time, and owner by owner, the rows that a schedule brings for the batch of that step itself.
+    pub(in crate::policy) fn at_once(&self, schedule: &Schedule) -> Vec<u64> {
+        let owners = self.owners.len();
+        let mut rows = vec![0; schedule.fetched.len()];
+        for (place, (owner, due)) in self.owners.iter().zip(&schedule.due).enumerate() {
+            for (step, first) in owner.first.iter().enumerate().filter(|(step, _)| due[*step] == *step) {
+                rows[step * owners + place] += u64::from(*first);
+            }
+        }
+        for dropped in &schedule.drops {
+            if let Some(place) = schedule.at_once(dropped.group) {
+                rows[place] += dropped.rows;
+            }
+        }
+        rows
+    }
+
     /// Rows that are held at the start.
     fn held_rows(&self) -> u64 {
         let used: u64 = (0..self.steps)
             .flat_map(|step| self.owners.iter().map(move |owner| u64::from(owner.again(step)[0])))
             .sum();
-        used + u64::from(self.idle_rows)
+        used + self.idle_rows()
     }
 
     /// Per step the delivery time of `owner` at which its uses are due.
@@ -272,9 +380,34 @@ impl ReuseCounts {
     }
 }
 
-/// Per node the gap from which it could be held: 0 if it is held at the start, else [`NEVER`].
-fn held_from_start(held: &[HeldRow], book: &PartitionBook, rank: Rank) -> Result<Vec<u32>, PlanError> {
-    let mut held_from = vec![NEVER; book.nodes() as usize];
+/// Per step the step after the last of the longest window from there on: at most `limit` steps, all of one purpose.
+fn window_ends(purposes: &[Purpose], limit: u32) -> Vec<u32> {
+    let mut ends = vec![0; purposes.len()];
+    let mut end = purposes.len() as u32;
+    for (step, purpose) in (0..end).zip(purposes).rev() {
+        if purposes.get(step as usize + 1).is_some_and(|next| next != purpose) {
+            end = step + 1;
+        }
+        ends[step as usize] = end.min(step.saturating_add(limit));
+    }
+    ends
+}
+
+/// The steps of each epoch in the horizon, whose first starts at `from_step`.
+fn epoch_spans(epochs: &[&dyn RemoteTrace], from_step: u32) -> Vec<std::ops::Range<usize>> {
+    let mut first_step = from_step;
+    let mut end = 0;
+    let span = |trace: &&dyn RemoteTrace| {
+        let start = end;
+        end += trace.steps().saturating_sub(std::mem::take(&mut first_step)) as usize;
+        start..end
+    };
+    epochs.iter().map(span).collect()
+}
+
+/// Per node whether it is held at the start.
+fn held_nodes(held: &[HeldRow], book: &PartitionBook, rank: Rank) -> Result<Vec<bool>, PlanError> {
+    let mut is_held = vec![false; book.nodes() as usize];
     let mut before = None;
     for row in held {
         let refuse = |reason| PlanError::BadState {
@@ -291,7 +424,7 @@ fn held_from_start(held: &[HeldRow], book: &PartitionBook, rank: Rank) -> Result
         }
         before = Some((row.owner, row.row));
         let node: NodeId = book.range(row.owner).start + row.row;
-        held_from[node as usize] = 0;
+        is_held[node as usize] = true;
     }
-    Ok(held_from)
+    Ok(is_held)
 }

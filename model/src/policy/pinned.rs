@@ -126,6 +126,7 @@ impl StepPlanner for PinnedPlanner {
                     dtype: RowType::default(),
                     issue_after_step: step.checked_sub(1),
                     needed_by_step: step,
+                    later: Vec::new(),
                 });
             }
         }

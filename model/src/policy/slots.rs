@@ -5,6 +5,9 @@ use crate::book::{NodeId, PartId, PartitionBook};
 use crate::plan::{CacheState, HeldRow, Level, Place, Request, RowType};
 
 const NO_SLOT: u32 = u32::MAX;
+/// In place of a slot: the row comes directly for the batch that is being planned. No arena has that many slots, since a
+/// graph has fewer nodes.
+const DIRECT: u32 = u32::MAX - 1;
 
 /// Which slot every held row is in: 4 bytes per node of the graph, and 4 per slot.
 pub(super) struct Slots {
@@ -33,7 +36,44 @@ impl Slots {
 
     pub(super) fn get(&self, node: NodeId) -> Option<u32> {
         let slot = self.slot_of[node as usize];
-        (slot != NO_SLOT).then_some(slot)
+        (slot < DIRECT).then_some(slot)
+    }
+
+    /// Appends those of an owner's `rows`, whose nodes start at `start`, that are neither in a slot nor come directly.
+    pub(super) fn missing(&self, start: NodeId, rows: &[u32], missing: &mut Vec<u32>) {
+        // Whether a row is missing is hard to foretell, so there is no branch on it.
+        let mut end = missing.len();
+        missing.resize(end + rows.len(), 0);
+        for row in rows {
+            missing[end] = *row;
+            end += usize::from(self.slot_of[(start + row) as usize] == NO_SLOT);
+        }
+        missing.truncate(end);
+    }
+
+    /// Notes that `node`, which has no slot, comes directly for the batch that is being planned.
+    pub(super) fn come_directly(&mut self, node: NodeId) {
+        self.slot_of[node as usize] = DIRECT;
+    }
+
+    pub(super) fn comes_directly(&self, node: NodeId) -> bool {
+        self.slot_of[node as usize] == DIRECT
+    }
+
+    /// Where a batch finds an owner's `rows`, whose nodes start at `start`: each has a slot or comes directly, as the
+    /// next after `directs`.
+    pub(super) fn append_places(&self, start: NodeId, rows: &[u32], directs: &mut u32, places: &mut Vec<Place>) {
+        places.extend(rows.iter().map(|row| {
+            let slot = self.slot_of[(start + row) as usize];
+            let direct = slot == DIRECT;
+            let place = if direct {
+                Place::Direct(*directs)
+            } else {
+                Place::Slot(slot)
+            };
+            *directs += u32::from(direct);
+            place
+        }));
     }
 
     /// Where a batch finds its `nodes`: in their slots, or else directly, one after the other. Puts those that come
@@ -72,10 +112,12 @@ impl Slots {
         Ok(taken)
     }
 
-    /// Frees the slot of `node`, if it has one.
+    /// Frees the slot of `node`, if it has one; if it came directly, it is gone.
     pub(super) fn release(&mut self, node: NodeId) -> Option<u32> {
-        let slot = self.get(node)?;
-        self.slot_of[node as usize] = NO_SLOT;
+        let slot = std::mem::replace(&mut self.slot_of[node as usize], NO_SLOT);
+        if slot >= DIRECT {
+            return None;
+        }
         self.free.push(slot);
         Some(slot)
     }
@@ -128,6 +170,7 @@ pub(super) fn push_requests(book: &PartitionBook, rows: &[(NodeId, Place)], time
             dtype: RowType::default(),
             issue_after_step: times.issue_gap.checked_sub(1),
             needed_by_step: times.needed_by_step,
+            later: Vec::new(),
         });
     }
 }

@@ -155,6 +155,7 @@ pub(super) fn bulk(window_share_percent: u32, lead: bool) -> Bulk {
         window_share_percent,
         lead,
         search: None,
+        ..Bulk::default()
     }
 }
 
@@ -164,6 +165,7 @@ fn searching(rows_per_delivery: u32) -> Bulk {
             rows_per_delivery,
             iterations: 12,
             changes: 20,
+            frontier: false,
         }),
         ..Bulk::default()
     }
@@ -325,6 +327,27 @@ proptest! {
     }
 
     #[test]
+    fn owners_of_any_weight_have_plans_that_keep_the_rules(drawn in drawn(12, 9, 3), weights in prop::collection::vec(0..9u32, 5), price in 0..9u32) {
+        drawn.run(&Bulk { owner_weights: weights, ..searching(price) });
+    }
+
+    #[test]
+    fn a_searched_plan_moves_the_same_with_and_without_a_lead(drawn in drawn(12, 9, 2), price in 0..20u32) {
+        let late = drawn.run(&Bulk { lead: false, ..searching(price) });
+        let early = drawn.run(&searching(price));
+        prop_assert_eq!(late.feature_rows(), early.feature_rows());
+        prop_assert_eq!(late.feature_requests(), early.feature_requests());
+    }
+
+    #[test]
+    fn with_room_for_everything_a_searched_plan_moves_no_row_twice(mut drawn in drawn(12, 9, 3), price in 0..20u32) {
+        drawn.case.asked_rows = u32::MAX;
+        drawn.case.with_next = true;
+        let distinct: BTreeSet<NodeId> = planned_steps(&drawn).into_iter().flatten().copied().collect();
+        prop_assert_eq!(drawn.run(&searching(price)).feature_rows(), distinct.len() as u64);
+    }
+
+    #[test]
     fn bulk_moves_and_asks_what_the_search_has_found(mut drawn in drawn(12, 9, 1), price in 0..20u32) {
         let policy = searching(price);
         drawn.case.with_next = true;
@@ -343,6 +366,7 @@ proptest! {
         let steps = planned_steps(&drawn);
         let fewest = belady_rows(&steps, drawn.case.asked_rows as usize);
         prop_assert_eq!(drawn.run(&searching(0)).feature_rows(), fewest);
+        prop_assert_eq!(drawn.run(&Bulk::fewest_rows()).feature_rows(), fewest);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::*;
 use crate::book::NodeId;
 use crate::plan::HeldRow;
 use crate::policy::bulk::Bulk;
+use crate::policy::delivery::Search;
 use crate::policy::pinned::{Full, OnDemand};
 use crate::policy::window::Window;
 use crate::policy::{MemoryTrace, Planner};
@@ -42,11 +43,23 @@ fn on_a_skewed_trace_rows_fall_strictly_from_on_demand_to_window_to_bulk() {
     for asked_rows in [15, 30, 75, 150, 300] {
         let case = skewed(asked_rows);
         let run = |policy: &dyn Policy| check(policy, &case).unwrap();
-        let (on_demand, window, bulk) = (run(&OnDemand), run(&Window), run(&Bulk::default()));
+        let windows = Bulk {
+            search: None,
+            ..Bulk::default()
+        };
+        let (on_demand, window, bulk) = (run(&OnDemand), run(&Window), run(&windows));
         assert!(bulk.feature_rows() < window.feature_rows(), "{asked_rows}");
         assert!(window.feature_rows() < on_demand.feature_rows(), "{asked_rows}");
         assert!(bulk.feature_requests() <= on_demand.feature_requests(), "{asked_rows}");
-        for epoch in &bulk.epochs {
+        let searched = run(&Bulk::default());
+        let cost =
+            |tally: &RunTally| tally.feature_rows() + u64::from(Search::CROSSOVER_ROWS) * tally.feature_requests();
+        assert!(cost(&searched) <= cost(&bulk), "{asked_rows}");
+        assert!(
+            run(&Bulk::fewest_rows()).feature_rows() <= bulk.feature_rows(),
+            "{asked_rows}"
+        );
+        for epoch in bulk.epochs.iter().chain(&searched.epochs) {
             assert!(epoch.training.held_rows_peak <= asked_rows, "{asked_rows}");
         }
     }

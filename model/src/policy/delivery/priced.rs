@@ -4,7 +4,8 @@
 //! and the cheapest times of one are a shortest path over its windows `[s, e)`: a delivery, a row for each first use, and
 //! for every other use the cheaper of being fetched at `s` and of being held since its use before. The costs of all owners
 //! less `budget · Σ λ` are at most the cost of any feasible plan, for any prices (Lagrangian relaxation of the budget; see
-//! Held, Wolfe and Crowder, Mathematical Programming 6, 1974, for raising it by subgradients). Costs are in rows.
+//! Held, Wolfe and Crowder, Mathematical Programming 6, 1974, for raising it by subgradients). Costs are in rows, each times the weight of its
+//! owner.
 
 use super::{OwnerReuses, ReuseCounts};
 
@@ -63,6 +64,8 @@ impl<'a> PricedOwner<'a> {
     pub(super) fn cheapest(&mut self, window_ends: &[u32], paid: &[f64], price: f64, changes: &mut [f64]) -> Cheapest {
         let steps = self.owner.first.len();
         self.price(paid);
+        let weight = self.weight();
+        let price = price * weight;
         // Per number of steps the least cost, and its last window.
         let mut best = vec![f64::INFINITY; steps + 1];
         let mut last = vec![
@@ -74,7 +77,7 @@ impl<'a> PricedOwner<'a> {
         ];
         best[0] = 0.0;
         for first in 0..steps {
-            let held_since = cheap_gap(paid, first);
+            let held_since = cheap_gap(paid, first, weight);
             let (mut fetching, mut holding) = (best[first] + price, best[first]);
             for step in first..window_ends[first] as usize {
                 fetching += self.fetching_cost(first, step, held_since, paid);
@@ -103,6 +106,11 @@ impl<'a> PricedOwner<'a> {
             cost: best[steps],
             times,
         }
+    }
+
+    /// What a row costs that is fetched.
+    fn weight(&self) -> f64 {
+        f64::from(self.owner.weight)
     }
 
     fn price(&mut self, paid: &[f64]) {
@@ -138,15 +146,16 @@ impl<'a> PricedOwner<'a> {
     /// than to fetch the rows that could be held from gap `held_since` on.
     fn fetching_cost(&self, first: usize, step: usize, held_since: usize, paid: &[f64]) -> f64 {
         let new = f64::from(self.owner.first[step]);
+        let weight = self.weight();
         if step == first {
-            let held_since = cheap_gap(paid, first + 1);
+            let held_since = cheap_gap(paid, first + 1, weight);
             let (fetched, _) = self.between(step, 0, held_since);
             let (held, below) = self.between(step, held_since, step + 1);
-            return new + fetched + held * paid[step + 1] - below;
+            return (new + fetched) * weight + held * paid[step + 1] - below;
         }
         let (fetched, _) = self.between(step, 0, held_since);
         let (held, below) = self.between(step, held_since, step + 1);
-        (new + fetched) * (1.0 + paid[step + 1] - paid[first]) + held * paid[step + 1] - below
+        (new + fetched) * (weight + paid[step + 1] - paid[first]) + held * paid[step + 1] - below
     }
 
     fn add_load(&self, window: Window, end: usize, paid: &[f64], changes: &mut [f64]) {
@@ -154,8 +163,8 @@ impl<'a> PricedOwner<'a> {
             let at_once = step == window.first;
             let held_since = match (window.fetches, at_once) {
                 (false, _) => 0,
-                (true, true) => cheap_gap(paid, window.first + 1),
-                (true, false) => cheap_gap(paid, window.first),
+                (true, true) => cheap_gap(paid, window.first + 1, self.weight()),
+                (true, false) => cheap_gap(paid, window.first, self.weight()),
             };
             let mut delivered = f64::from(self.owner.first[step]);
             for (gap, rows) in self.owner.again(step).iter().enumerate() {
@@ -175,9 +184,9 @@ impl<'a> PricedOwner<'a> {
     }
 }
 
-/// The first gap from which on it is cheaper to hold a row up to the gap before `end` than to fetch it.
-fn cheap_gap(paid: &[f64], end: usize) -> usize {
-    paid[..end].partition_point(|below| paid[end] - below >= 1.0)
+/// The first gap from which on it is cheaper to hold a row up to the gap before `end` than to fetch it for `cost`.
+fn cheap_gap(paid: &[f64], end: usize, cost: f64) -> usize {
+    paid[..end].partition_point(|below| paid[end] - below >= cost)
 }
 
 /// Prices of gaps that are raised where too many rows are held, and the best bound so far.

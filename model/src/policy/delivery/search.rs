@@ -10,7 +10,7 @@ use super::{Delivered, DeliveryTimes, Overload, ReuseCounts};
 
 /// Shares of the budget for greedy windows, in percent.
 const SHARES: [u64; 5] = [0, 25, 50, 75, 100];
-/// Prices of a delivery, besides the one asked for, that are searched for the archive.
+/// Prices of a delivery, besides the one asked for, that are searched for the frontier.
 const PRICE_FACTORS: [u64; 2] = [10, 100];
 /// The relaxation gives times to mend once in that many iterations.
 const MEND_EVERY: u32 = 3;
@@ -19,8 +19,9 @@ const PATIENCE: u32 = 8;
 /// Passes of single changes.
 const PASSES: u32 = 6;
 
-/// Counts that a search looks at, in all its sweeps: a fraction of a second. Long horizons get fewer sweeps for it.
-const WORK: u64 = 1 << 26;
+/// Counts that a search looks at, in all its sweeps, where the horizon has fewer uses than that: some milliseconds. Else as
+/// many as it has uses, so that a search takes about as long as reading the trace.
+const LEAST_WORK: u64 = 1 << 20;
 
 /// How many sweeps are left.
 struct Effort {
@@ -39,22 +40,29 @@ impl Effort {
 /// How long to search, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Search {
-    /// How many rows a delivery costs.
+    /// How many rows a delivery costs; a request, where each delivery is asked for by one.
     pub rows_per_delivery: u32,
     /// Iterations of the relaxation per price.
     pub iterations: u32,
     /// Single changes that are tried at most.
     pub changes: u32,
+    /// Whether also to search at higher prices of a delivery. That fills the [archive](Found::archive); the choice gains
+    /// little.
+    pub frontier: bool,
+}
+
+impl Search {
+    /// Rows that cost as much as a request of its own, joules for joules, with the constants of the GreenGNN paper.
+    pub const CROSSOVER_ROWS: u32 = 965;
 }
 
 impl Default for Search {
-    /// 965 rows a delivery: where the cost of a request and that of its rows are equal with the constants of the GreenGNN
-    /// paper.
     fn default() -> Self {
         Self {
-            rows_per_delivery: 965,
-            iterations: 60,
-            changes: 400,
+            rows_per_delivery: Self::CROSSOVER_ROWS,
+            iterations: 30,
+            changes: 120,
+            frontier: false,
         }
     }
 }
@@ -67,13 +75,14 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// The cost in rows where a delivery costs that many.
+    /// The cost in rows where a delivery costs that many, each times the weight of its owner.
     pub fn cost(&self, rows_per_delivery: u64) -> u64 {
-        self.delivered.rows + rows_per_delivery * self.delivered.deliveries
+        self.delivered.weighted_rows + rows_per_delivery * self.delivered.weighted_deliveries
     }
 }
 
-/// Candidates none of which has both as few deliveries and as few rows as another, by ascending deliveries.
+/// Candidates none of which has both as few deliveries and as few rows as another, by ascending deliveries. All are
+/// counted by the weight of their owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Archive {
     candidates: Vec<Candidate>,
@@ -94,17 +103,17 @@ impl Archive {
 
     /// Takes the times in unless they are dominated, and lets go what they dominate.
     fn offer(&mut self, delivered: Delivered, times: &DeliveryTimes) {
-        let cost = |delivered: &Delivered| (delivered.deliveries, delivered.rows);
+        let cost = |delivered: &Delivered| (delivered.weighted_deliveries, delivered.weighted_rows);
         let (deliveries, rows) = cost(&delivered);
         let dominated = |(other_deliveries, other_rows)| other_deliveries <= deliveries && other_rows <= rows;
         if self.candidates.iter().any(|other| dominated(cost(&other.delivered))) {
             return;
         }
         self.candidates
-            .retain(|other| other.delivered.deliveries < deliveries || other.delivered.rows < rows);
+            .retain(|other| cost(&other.delivered).0 < deliveries || cost(&other.delivered).1 < rows);
         let place = self
             .candidates
-            .partition_point(|other| other.delivered.deliveries < deliveries);
+            .partition_point(|other| cost(&other.delivered).0 < deliveries);
         let times = times.clone();
         self.candidates.insert(place, Candidate { delivered, times });
     }
@@ -124,8 +133,9 @@ pub struct Found {
 impl ReuseCounts {
     /// Searches for delivery times where at most `budget_rows` rows are held over any gap.
     ///
-    /// It takes time in proportion to owners times the square of the steps, for every iteration and every change; where that
-    /// is much, as for thousands of steps, it ends early with what it has.
+    /// It takes time in proportion to owners times the square of the steps, for every iteration and every change, and in all
+    /// about as long as reading the uses once: where steps are many it ends early with what it has. What it finds
+    /// depends on nothing but the counts, the budget and the search.
     ///
     /// # Errors
     /// Only if more rows are held at the start than the budget allows.
@@ -133,7 +143,9 @@ impl ReuseCounts {
         let price = u64::from(search.rows_per_delivery);
         let mut archive = Archive::default();
         let cells = (self.owners.len() * self.steps * self.steps).max(1) as u64;
-        let mut effort = Effort { sweeps: WORK / cells };
+        let mut effort = Effort {
+            sweeps: self.needed_rows().max(LEAST_WORK) / cells,
+        };
         let every_step = self.every_step();
         archive.offer(self.sweep(budget_rows, &every_step)?, &every_step);
         for percent in SHARES {
@@ -146,7 +158,6 @@ impl ReuseCounts {
                 &mut effort,
             )?;
         }
-        self.mend(budget_rows, self.fewest_times(), &mut archive, &mut effort)?;
         let mut relaxation = Relaxation::new(self, budget_rows);
         let bound = self.relax(
             &mut relaxation,
@@ -156,8 +167,9 @@ impl ReuseCounts {
             &mut archive,
             &mut effort,
         )?;
+        self.mend(budget_rows, self.fewest_times(), &mut archive, &mut effort)?;
         self.change(budget_rows, price, search.changes, &mut archive, &mut effort);
-        for factor in PRICE_FACTORS {
+        for factor in PRICE_FACTORS.into_iter().filter(|_| search.frontier) {
             self.relax(
                 &mut relaxation,
                 budget_rows,

@@ -1,9 +1,11 @@
 //! The price of given delivery times.
 
-use super::{DeliveryTimes, ReuseCounts};
+use std::collections::BTreeSet;
+
+use super::{DeliveryTimes, OwnerReuses, ReuseCounts};
 
 /// What delivery times cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
     /// Deliveries that bring something: pairs of an owner and a time.
     pub deliveries: u64,
@@ -11,6 +13,11 @@ pub struct Delivered {
     pub rows: u64,
     /// The most rows that are held over a gap.
     pub peak_rows: u64,
+    /// Deliveries, each counted as often as its owner weighs.
+    pub weighted_deliveries: u64,
+    /// Rows, each counted as often as its owner weighs; and half of the rows that are let go after their last use, in a
+    /// [run that goes on](ReuseCounts::of_a_run_that_goes_on).
+    pub weighted_rows: u64,
 }
 
 /// Delivery times that do not fit: rows that must be held overflow the budget.
@@ -30,6 +37,10 @@ pub(in crate::policy) struct Schedule {
     pub due: Vec<Vec<usize>>,
     /// By ascending gap.
     pub drops: Vec<Dropped>,
+    /// Per gap the slots that are free beside the rows of uses, those of rows that nobody uses among them.
+    pub spare: Vec<u64>,
+    /// Per delivery time, and owner by owner, the rows that it brings.
+    pub fetched: Vec<u64>,
 }
 
 /// Rows that are not held over a gap, though they were over the gap before or were needed by the batch between.
@@ -48,12 +59,25 @@ impl Schedule {
         let at_once = time == step;
         (time > from || time == from && at_once).then(|| (2 * time + usize::from(at_once)) * self.due.len() + owner)
     }
+
+    /// More than the number of any group.
+    pub(in crate::policy) fn groups(&self) -> usize {
+        2 * self.spare.len().max(1) * self.due.len()
+    }
+
+    /// The delivery time and the owner, as a place in `fetched`, of the rows of a group that its batch needs at once.
+    pub(in crate::policy) fn at_once(&self, group: usize) -> Option<usize> {
+        let owners = self.due.len();
+        let (time, owner) = (group / owners, group % owners);
+        (time % 2 == 1).then(|| time / 2 * owners + owner)
+    }
 }
 
 impl ReuseCounts {
     /// What `times` cost where at most `budget_rows` rows are held over any gap.
     ///
-    /// Among rows that end at the same gap those leave first that a delivery brings which is made anyway, then those of
+    /// The rows are the fewest where all owners weigh the same ([`weighted`](Self::weighted)). Among rows that end at the
+    /// same gap those leave first that a delivery brings which is made anyway, then those of
     /// the largest such group: this changes no row count and spares some deliveries, not always the most.
     ///
     /// # Errors
@@ -69,27 +93,56 @@ impl ReuseCounts {
         let mut waiting = Waiting::new(self, &due);
         let budget = u64::from(budget_rows);
         let mut drops = Vec::new();
+        let mut spare = Vec::with_capacity(self.steps);
         let mut peak_rows = 0;
         for (gap, mandatory) in mandatory.into_iter().enumerate() {
             waiting.settle(gap);
             waiting.start(self, &due, gap);
             let forced = match gap {
                 // Nothing can be dropped before the first step.
-                0 => mandatory + waiting.rows + u64::from(self.idle_rows),
+                0 => mandatory + waiting.rows + self.idle_rows(),
                 _ => mandatory,
             };
             let Some(room) = budget.checked_sub(mandatory).filter(|_| forced <= budget) else {
                 return Err(Overload { gap, rows: forced });
             };
             waiting.shrink(room, gap, &mut drops);
+            spare.push(room - waiting.rows);
             peak_rows = peak_rows.max(forced.max(mandatory + waiting.rows));
         }
-        let delivered = Delivered {
-            deliveries: waiting.fetched.iter().filter(|rows| **rows > 0).count() as u64,
-            rows: waiting.fetched.iter().sum(),
+        let mut delivered = Delivered {
             peak_rows,
+            ..Delivered::default()
         };
-        Ok(Schedule { delivered, due, drops })
+        let weights = self.owners.iter().map(|owner| u64::from(owner.weight));
+        for (rows, weight) in waiting.fetched.iter().zip(weights.cycle()) {
+            let brought = u64::from(*rows > 0);
+            delivered.deliveries += brought;
+            delivered.rows += rows;
+            delivered.weighted_deliveries += weight * brought;
+            delivered.weighted_rows += weight * rows;
+        }
+        if self.goes_on {
+            delivered.weighted_rows += self.idle_rows_lost(&spare) / 2;
+        }
+        Ok(Schedule {
+            delivered,
+            due,
+            drops,
+            spare,
+            fetched: waiting.fetched,
+        })
+    }
+
+    /// Rows that `spare` has no room for after their last use.
+    fn idle_rows_lost(&self, spare: &[u64]) -> u64 {
+        let (mut idle, mut lost) = (0, 0);
+        for (gap, spare) in spare.iter().enumerate() {
+            idle += self.idle_from(gap);
+            lost += idle.saturating_sub(*spare);
+            idle = idle.min(*spare);
+        }
+        lost
     }
 
     /// Per gap the rows that have to be held there.
@@ -129,14 +182,23 @@ struct Waiting {
     owners: usize,
     /// Per group and owner its rows.
     groups: Vec<u64>,
-    /// Per last gap the rows of its groups.
-    by_end: Vec<u64>,
+    /// Owners of one weight, by ascending weight.
+    classes: Vec<Class>,
+    /// Per owner its class.
+    class_of: Vec<usize>,
     /// All rows.
     rows: u64,
-    /// No row has a later last gap.
-    latest: usize,
     /// Per delivery time and owner the rows that are fetched.
     fetched: Vec<u64>,
+}
+
+/// The waiting rows of owners that weigh the same.
+struct Class {
+    weight: usize,
+    /// Per last gap the rows of its groups.
+    by_end: Vec<u64>,
+    /// No row has a later last gap.
+    latest: usize,
 }
 
 impl Waiting {
@@ -149,12 +211,19 @@ impl Waiting {
                 fetched[time * owners + place] += u64::from(*rows);
             }
         }
+        let weights: BTreeSet<u32> = counts.owners.iter().map(|owner| owner.weight).collect();
+        let class = |weight: &u32| Class {
+            weight: *weight as usize,
+            by_end: vec![0; counts.steps],
+            latest: 0,
+        };
+        let class_of = |owner: &OwnerReuses| weights.range(..owner.weight).count();
         Self {
             owners,
             groups: vec![0; (2 * counts.steps + 1) * owners],
-            by_end: vec![0; counts.steps],
+            classes: weights.iter().map(class).collect(),
+            class_of: counts.owners.iter().map(class_of).collect(),
             rows: 0,
-            latest: 0,
             fetched,
         }
     }
@@ -163,7 +232,9 @@ impl Waiting {
     fn settle(&mut self, gap: usize) {
         if gap > 0 {
             self.groups[(2 * gap - 1) * self.owners..(2 * gap + 1) * self.owners].fill(0);
-            self.rows -= std::mem::take(&mut self.by_end[gap - 1]);
+            for class in &mut self.classes {
+                self.rows -= std::mem::take(&mut class.by_end[gap - 1]);
+            }
         }
     }
 
@@ -181,37 +252,39 @@ impl Waiting {
                 }
                 let end = if at_once { time } else { time - 1 };
                 self.groups[(2 * time + usize::from(at_once)) * self.owners + place] += rows;
-                self.by_end[end] += rows;
-                self.latest = self.latest.max(end);
+                let class = &mut self.classes[self.class_of[place]];
+                class.by_end[end] += rows;
+                class.latest = class.latest.max(end);
                 self.rows += rows;
             }
         }
     }
 
-    /// Drops rows until at most `room` are left: those that end last.
+    /// Drops rows until at most `room` are left: those that end last, or where owners do not weigh the same, those that
+    /// would be held longest for their weight.
     fn shrink(&mut self, room: u64, gap: usize, drops: &mut Vec<Dropped>) {
         while self.rows > room {
-            if self.by_end[self.latest] == 0 {
-                // There are rows left, so one ends earlier.
-                self.latest = self.latest.saturating_sub(1);
-                continue;
-            }
+            let Some(longest) = self.longest(gap) else {
+                break;
+            };
+            let class = &mut self.classes[longest];
             // The two groups of each owner that end there, and the deliveries that would bring them, which lie in the same
             // order. At the last step only one of the two exists.
-            let (first, fetches) = ((2 * self.latest + 1) * self.owners, self.latest * self.owners);
+            let (first, fetches) = ((2 * class.latest + 1) * self.owners, class.latest * self.owners);
             let ending = &mut self.groups[first..first + 2 * self.owners];
             let fetched = &mut self.fetched[fetches..];
             let excess = self.rows - room;
-            let mut left = excess.min(self.by_end[self.latest]);
+            let ends = &mut class.by_end[class.latest];
+            let mut left = excess.min(*ends);
             self.rows -= left;
-            self.by_end[self.latest] -= left;
-            let all = self.by_end[self.latest] == 0;
+            *ends -= left;
+            let all = *ends == 0;
             while left > 0 {
                 let with_rows = ending
                     .iter()
                     .zip(&*fetched)
                     .enumerate()
-                    .filter(|(_, (rows, _))| **rows > 0);
+                    .filter(|(place, (rows, _))| **rows > 0 && self.class_of[place % self.owners] == longest);
                 let mut keys = with_rows.map(|(place, (rows, fetched))| (*fetched > 0, *rows, place));
                 // Where all of them leave, the order does not matter.
                 let victim = if all { keys.next() } else { keys.max() };
@@ -226,5 +299,23 @@ impl Waiting {
                 drops.push(Dropped { gap, group, rows });
             }
         }
+    }
+
+    /// The class whose last rows would be held longest from `gap` on for their weight; of equal ones the lightest.
+    fn longest(&mut self, gap: usize) -> Option<usize> {
+        let mut longest = None;
+        for (place, class) in self.classes.iter_mut().enumerate() {
+            while class.latest > gap && class.by_end[class.latest] == 0 {
+                class.latest -= 1;
+            }
+            if class.by_end[class.latest] == 0 {
+                continue;
+            }
+            let (gaps, weight) = (class.latest + 1 - gap, class.weight);
+            if longest.is_none_or(|(_, other, other_weight)| gaps * other_weight > other * weight) {
+                longest = Some((place, gaps, weight));
+            }
+        }
+        longest.map(|(place, _, _)| place)
     }
 }

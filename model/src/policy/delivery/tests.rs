@@ -49,7 +49,7 @@ impl Horizon {
         let mut purposes = Vec::new();
         for (epoch, trace) in case.epochs.iter().enumerate() {
             let from = if epoch == 0 { case.from_step } else { 0 };
-            purposes.extend((from..trace.steps()).map(|step| (epoch, trace.purpose(step))));
+            purposes.extend((from..trace.steps()).map(|step| trace.purpose(step)));
         }
         let starts = |owner: usize| {
             let mut length = 0;
@@ -94,7 +94,23 @@ pub(super) fn horizon(rows: u32, steps: usize, epochs: usize) -> impl Strategy<V
 
 /// The fewest rows for given delivery times, by trying every set that may be held at every gap.
 fn fewest_rows(horizon: &Horizon, starts: &BTreeMap<PartId, Vec<bool>>) -> Option<u64> {
+    fewest_weighted_rows(horizon, starts, &[])
+}
+
+/// The same where rows count as often as their part weighs, 1 for parts without a weight.
+fn fewest_weighted_rows(horizon: &Horizon, starts: &BTreeMap<PartId, Vec<bool>>, weights: &[u32]) -> Option<u64> {
     let book = &horizon.drawn.case.book;
+    let weight = |node: NodeId| {
+        weights
+            .get(usize::from(book.owner(node)))
+            .map_or(1, |weight| u64::from(*weight))
+    };
+    let weigh = |set: u32| {
+        (0..book.nodes())
+            .filter(|node| set >> node & 1 == 1)
+            .map(weight)
+            .sum::<u64>()
+    };
     let mask = |nodes: &[NodeId]| nodes.iter().fold(0u32, |mask, node| mask | 1 << node);
     let sets = || (0..1u32 << book.nodes()).filter(|set| set.count_ones() <= horizon.budget);
     let initial = mask(&horizon.held);
@@ -111,7 +127,7 @@ fn fewest_rows(horizon: &Horizon, starts: &BTreeMap<PartId, Vec<bool>>) -> Optio
             for set in sets().filter(|set| step > 0 || set & initial == initial) {
                 let asked = set & !(held | before) | needed & !set;
                 if asked & !delivered == 0 {
-                    let total = rows + u64::from(asked.count_ones());
+                    let total = rows + weigh(asked);
                     let best = next.entry(set).or_insert(total);
                     *best = total.min(*best);
                 }
@@ -230,6 +246,8 @@ fn plan_rows(horizon: &Horizon, counts: &ReuseCounts, starts: &BTreeMap<PartId, 
         deliveries: deliveries.len() as u64,
         rows,
         peak_rows,
+        weighted_deliveries: deliveries.len() as u64,
+        weighted_rows: rows,
     })
 }
 
@@ -320,11 +338,7 @@ fn held_rows_that_are_no_rows_of_others_are_refused() {
     }
     let counts = counts(&[row(1, 0)]).unwrap();
     assert_eq!((counts.steps(), counts.needed_rows()), (0, 0));
-    let free = Delivered {
-        deliveries: 0,
-        rows: 0,
-        peak_rows: 0,
-    };
+    let free = Delivered::default();
     assert_eq!(counts.sweep(0, &counts.every_step()), Ok(free));
 }
 
@@ -380,6 +394,83 @@ proptest! {
         prop_assert!(found.bound <= least as f64 + 1e-6, "{} {least}", found.bound);
         prop_assert!(found.chosen.cost(u64::from(price)) >= least);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn with_weights_the_bound_is_below_every_held_set_and_every_choice_of_times(
+        horizon in horizon(5, 5, 1),
+        weights in prop::collection::vec(1..6u32, 5),
+        price in 0..9u32,
+    ) {
+        let counts = horizon.counts().weighted(&weights);
+        let starts = horizon.starts(&counts, &counts.every_step());
+        let fewest = fewest_weighted_rows(&horizon, &starts, &weights);
+        let delivered = counts.sweep(horizon.budget, &counts.every_step()).ok();
+        prop_assert!(delivered.map(|delivered| delivered.weighted_rows) >= fewest);
+        let free = Search { rows_per_delivery: 0, ..Search::default() };
+        let bound = counts.search(horizon.budget, &free).unwrap().bound;
+        prop_assert!(fewest.is_none_or(|fewest| bound <= fewest as f64 + 1e-6), "{bound} {fewest:?}");
+        let search = Search { rows_per_delivery: price, ..Search::default() };
+        let found = counts.search(horizon.budget, &search).unwrap();
+        let cost = found.chosen.cost(u64::from(price));
+        prop_assert!(found.bound <= cost as f64 + 1e-6, "{} {cost}", found.bound);
+        if counts.owners.len() * counts.steps() <= 10 {
+            let least = least_cost(&counts, horizon.budget, u64::from(price));
+            prop_assert!(found.bound <= least as f64 + 1e-6 && least <= cost, "{} {least} {cost}", found.bound);
+        }
+    }
+
+    #[test]
+    fn a_run_that_goes_on_pays_for_rows_that_it_lets_go(horizon in horizon(9, 7, 2), price in 0..9u32) {
+        let (ends, goes_on) = (horizon.counts(), horizon.counts().of_a_run_that_goes_on());
+        let times = horizon.times(&ends);
+        if let (Ok(ends), Ok(goes_on)) = (ends.sweep(horizon.budget, &times), goes_on.sweep(horizon.budget, &times)) {
+            prop_assert_eq!((ends.rows, ends.deliveries), (goes_on.rows, goes_on.deliveries));
+            // Nothing is let go that is not among the distinct rows.
+            let distinct = planned_steps(&horizon.drawn).into_iter().flatten().chain(&horizon.held).collect::<BTreeSet<_>>();
+            prop_assert!((ends.weighted_rows..=ends.weighted_rows + distinct.len() as u64 / 2).contains(&goes_on.weighted_rows));
+        }
+        let search = Search { rows_per_delivery: price, ..Search::default() };
+        let found = goes_on.search(horizon.budget, &search).unwrap();
+        prop_assert!(found.bound <= found.chosen.cost(u64::from(price)) as f64 + 1e-6);
+        for candidate in found.archive.candidates() {
+            prop_assert!(candidate.cost(u64::from(price)) >= found.chosen.cost(u64::from(price)));
+        }
+    }
+
+    #[test]
+    fn equal_weights_change_nothing_but_the_scale(horizon in horizon(9, 7, 2), weight in 1..5u32) {
+        let (counts, weighted) = (horizon.counts(), horizon.counts().weighted(&[weight; 5]));
+        let times = horizon.times(&counts);
+        match (counts.sweep(horizon.budget, &times), weighted.sweep(horizon.budget, &times)) {
+            (Ok(plain), Ok(scaled)) => {
+                prop_assert_eq!((plain.deliveries, plain.rows), (scaled.deliveries, scaled.rows));
+                prop_assert_eq!(scaled.weighted_rows, u64::from(weight) * plain.rows);
+                prop_assert_eq!(scaled.weighted_deliveries, u64::from(weight) * plain.deliveries);
+            }
+            (plain, scaled) => prop_assert_eq!(plain.err(), scaled.err()),
+        }
+    }
+}
+
+#[test]
+fn rows_of_a_dear_owner_stay_though_they_are_used_later() {
+    // Node 1 of part 1 is used again at step 3, node 2 of part 2 at step 2; there is one slot.
+    let book = PartitionBook::new(vec![0, 1, 2, 3]).unwrap();
+    let steps: [&[NodeId]; 4] = [&[1, 2], &[], &[2], &[1]];
+    let steps = steps.map(|nodes| (crate::rng::Purpose::Train, nodes));
+    let trace = MemoryTrace::from_nodes(&book, steps);
+    let counts = ReuseCounts::new([&trace as &dyn RemoteTrace], 0, 1, &[], &book, 0).unwrap();
+    let rows = |counts: &ReuseCounts| {
+        let schedule = counts.schedule(1, &counts.every_step()).unwrap();
+        let owners = schedule.due.len();
+        [0, 1].map(|owner| schedule.fetched.iter().skip(owner).step_by(owners).sum::<u64>())
+    };
+    assert_eq!(rows(&counts), [2, 1]);
+    assert_eq!(rows(&counts.weighted(&[1, 2, 1])), [1, 2]);
 }
 
 #[test]

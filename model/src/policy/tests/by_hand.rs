@@ -91,6 +91,38 @@ fn bulk_leads_where_slots_are_free() {
 }
 
 #[test]
+fn a_searched_request_brings_rows_in_the_order_of_their_first_use() {
+    let policy = searching(1000);
+    let plans = plans(&policy, input(&[&[1, 5], &[3], &[2, 5], &[1, 2]], 5, 4));
+    assert_eq!(plans.len(), 1);
+    assert_eq!(questions(&plans[0]), [(1, vec![0, 2, 1], 0, 0), (2, vec![1], 0, 0)]);
+    let request = &plans[0].requests[0];
+    assert_eq!([0, 1, 2, 3].map(|step| request.rows_needed_by(step)), [1, 2, 3, 3]);
+    assert_eq!(request.last_needed_by_step(), 2);
+    // Only the first batch has rows that come directly.
+    let direct: Vec<u32> = plans[0].batches.iter().map(|batch| batch.direct_rows).collect();
+    assert_eq!(direct, [2, 0, 0, 0]);
+}
+
+#[test]
+fn a_searched_plan_leads_where_slots_are_free() {
+    let gaps = |lead| -> Vec<(u32, u32)> {
+        let policy = Bulk {
+            lead,
+            ..searching(1000)
+        };
+        let plans = plans(&policy, input(&[&[1], &[1], &[2, 4], &[2]], 3, 2));
+        let requests = plans.iter().flat_map(|plan| &plan.requests);
+        requests
+            .map(|request| (request.issue_gap(), request.needed_by_step))
+            .collect()
+    };
+    // A window has at most two steps.
+    assert_eq!(gaps(false), [(0, 0), (2, 2), (2, 2)]);
+    assert_eq!(gaps(true), [(0, 0), (0, 2), (0, 2)]);
+}
+
+#[test]
 fn a_policy_is_found_by_its_name_only() {
     for name in POLICY_NAMES {
         assert_eq!(policy_by_name(name).unwrap().name(), name);
