@@ -104,3 +104,28 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .enable_all()
         .build()
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    /// Two flags of one name and the like; clap looks for them only in builds for debugging.
+    #[test]
+    fn the_command_line_is_sound() {
+        let mut names = std::collections::BTreeSet::new();
+        let command = Cli::command();
+        for subcommand in command.get_subcommands() {
+            names.clear();
+            for argument in subcommand.get_arguments() {
+                assert!(
+                    names.insert(argument.get_id().to_string()),
+                    "{} has --{} twice",
+                    subcommand.get_name(),
+                    argument.get_id()
+                );
+            }
+        }
+    }
+}

@@ -34,9 +34,6 @@ pub struct ExplainArgs {
     /// Sample the traces of a run from the parts, and say what it would move and keep under each policy
     #[arg(long)]
     pub explain: bool,
-    /// Policies to explain [default: all]
-    #[arg(long, value_delimiter = ',', value_name = "P,P,..", action = clap::ArgAction::Set, requires = "explain")]
-    pub policies: Option<Vec<String>>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
 }
@@ -194,7 +191,7 @@ pub fn run(args: &PlanArgs) -> CliResult {
 
 fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + Send + Sync>> {
     let config = args.explain.sampling.resolve()?;
-    let names = match &args.explain.policies {
+    let names = match &args.policies {
         Some(names) => names.clone(),
         None => POLICY_NAMES.map(str::to_owned).to_vec(),
     };

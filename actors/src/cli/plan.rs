@@ -51,6 +51,9 @@ pub struct PlanArgs {
     /// Steps per window; exact for `window`, a maximum for `bulk`
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     pub window: u32,
+    /// Policies to compare with --traces or to explain with --explain [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "P,P,..", action = clap::ArgAction::Set)]
+    pub policies: Option<Vec<String>>,
     /// Print the prices as JSON on standard output
     #[arg(long)]
     pub json: bool,
@@ -70,6 +73,13 @@ pub enum PricingError {
     #[error("trace {path} is of rank {found}, the one before it is of rank {wanted}: price one rank at a time")]
     OtherRank { path: PathBuf, found: Rank, wanted: Rank },
 }
+
+/// Several policies, where one is priced.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the traces of one rank are priced for one policy: name it with --policy, or compare with --traces or --explain"
+)]
+pub struct OnePolicy;
 
 /// What a plan costs, and what no plan can go below.
 #[derive(Debug, Serialize)]
@@ -134,6 +144,9 @@ pub fn run(args: PlanArgs) -> CliResult {
     }
     if args.explain.explain {
         return explain::run(&args);
+    }
+    if args.policies.is_some() {
+        return Err(OnePolicy.into());
     }
     if args.explain.sampling != SamplingArgs::default() {
         return Err(NothingToSample.into());

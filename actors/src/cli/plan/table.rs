@@ -35,9 +35,6 @@ pub struct TableArgs {
     /// Compare policies on all traces of all ranks: the folder that `train --keep-trace` left
     #[arg(long = "traces", value_name = "DIR", conflicts_with_all = ["traces", "policy", "budget"])]
     pub trace_folder: Option<PathBuf>,
-    /// Policies to compare, or `all`
-    #[arg(long, value_delimiter = ',', value_name = "P,P,..", action = clap::ArgAction::Set, default_value = "all", requires = "trace_folder")]
-    pub policies: Vec<String>,
     /// Cache memory per rank
     #[arg(long, value_delimiter = ',', value_name = "B,B,..", action = clap::ArgAction::Set, default_value = "5%,25%,50%,100%", requires = "trace_folder")]
     pub budgets: Vec<Budget>,
@@ -107,7 +104,7 @@ pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
     let manifest = PartsManifest::open(&args.parts)?;
     let book = Arc::new(manifest.book.clone());
     let runs = read_runs(&args.parts, folder, &manifest)?;
-    let contenders = contenders(&args.table.policies, args.window)?;
+    let contenders = contenders(args.policies.as_deref(), args.window)?;
     let graph = Parts::open(&args.parts, &book)?;
     let mut scores = Vec::new();
     for contender in &contenders {
@@ -182,8 +179,8 @@ fn read_runs(parts: &Path, folder: &Path, manifest: &PartsManifest) -> Result<Ve
     Ok(runs)
 }
 
-/// The policies of these names; `all` has variants of `window` and `bulk` beside.
-fn contenders(names: &[String], window: u32) -> Result<Vec<Contender>, Failure> {
+/// The policies of these names; without names all, and variants of `window` and `bulk` beside.
+fn contenders(names: Option<&[String]>, window: u32) -> Result<Vec<Contender>, Failure> {
     let plain = |name: &str, policy: Arc<dyn Policy>| Contender {
         name: name.to_owned(),
         policy,
@@ -191,7 +188,7 @@ fn contenders(names: &[String], window: u32) -> Result<Vec<Contender>, Failure> 
         shows_window: false,
         oracle: false,
     };
-    if !matches!(names, [all] if all == "all") {
+    if let Some(names) = names {
         let named = names.iter().map(|name| Ok(plain(name, policy_by_name(name)?)));
         return named.collect();
     }
