@@ -8,8 +8,10 @@
 
 mod backward;
 mod kernels;
+mod resident;
 
 pub use backward::{TransposedBlock, own_and_mean_backward, segment_mean_backward};
+pub use resident::{ResidentRows, assemble_resident, check_places};
 
 use rayon::prelude::*;
 
@@ -30,6 +32,8 @@ pub enum AssembleError {
         wanted: usize,
         found: usize,
     },
+    #[error("row {row} of the batch is in place {place}, but the device and the batch have {rows} rows together")]
+    Place { row: usize, place: u32, rows: usize },
     #[error("the block is damaged: {0}")]
     Block(String),
 }
@@ -205,6 +209,7 @@ impl InputBuffers {
                 self.keep(own);
                 self.keep(mean);
             }
+            BatchInput::Resident { uploaded, .. } => self.keep(uploaded),
         }
     }
 

@@ -56,6 +56,22 @@ pub enum BatchInput {
     /// The first layer's aggregation was done by the loader: per destination of the outermost block its own row and the
     /// mean of its picks (zero without picks). The same bits as aggregating in the layer.
     PreAggregated { own: Vec<f32>, mean: Vec<f32> },
+    /// Rows of which some are on the device already ([`Trainable::set_resident`]); the first layer gathers and aggregates
+    /// them. `places` has one entry per node of the batch: below the number of resident rows it is one of those, from
+    /// there on a row of `uploaded`. The same bits as [`Rows`](Self::Rows) with the same values.
+    Resident { uploaded: Vec<f32>, places: Vec<u32> },
+}
+
+impl BatchInput {
+    /// Bytes of feature values that the host hands to the device with the batch.
+    pub fn upload_bytes(&self) -> u64 {
+        let values = match self {
+            BatchInput::Rows(rows) => rows.len(),
+            BatchInput::PreAggregated { own, mean } => own.len() + mean.len(),
+            BatchInput::Resident { uploaded, .. } => uploaded.len(),
+        };
+        (values * size_of::<f32>()) as u64
+    }
 }
 
 /// A mini-batch that is ready to train on.
@@ -135,6 +151,10 @@ pub trait Trainable: Send {
 
     /// Overwrites all parameters; the optimizer's state stays.
     fn set_parameters(&mut self, flat: &[f32]) -> Result<(), LayerError>;
+
+    /// Puts feature rows, row-major `[rows, features]`, into the device's memory until others are put there, for batches
+    /// with a [`BatchInput::Resident`].
+    fn set_resident(&mut self, rows: Vec<f32>) -> Result<(), LayerError>;
 
     /// Forward, loss and backward of one batch. `divisor` is the number of labelled seeds of this step over all ranks.
     fn gradients(&mut self, batch: &AssembledBatch, divisor: u32) -> Result<StepOutcome, LayerError> {

@@ -184,7 +184,8 @@ fn parts_one_by_one_are_the_whole_graph() {
     let parts = [graph.part(0, 700), graph.part(700, 700), graph.part(700, graph.nodes())];
     let seeds: Vec<NodeId> = (0..300).collect();
     let found = vip(&parts, &seeds, 20, &[4, 3]).unwrap();
-    assert_eq!(found, graph.vip(&seeds, 20, &[4, 3]));
+    // The factors are the same, multiplied in another order.
+    assert_close(&found, &graph.vip(&seeds, 20, &[4, 3]));
 }
 
 #[test]
