@@ -49,6 +49,11 @@ impl RowArena {
         self.values.len().checked_div(self.width).unwrap_or(0)
     }
 
+    /// All values, row by row.
+    pub fn into_values(self) -> Vec<f32> {
+        self.values.into_iter().map(UnsafeCell::into_inner).collect()
+    }
+
     /// Copies `source` into row `row`.
     ///
     /// # Safety
@@ -101,6 +106,9 @@ mod tests {
             arena.write(2, &[1.0, 2.0]);
             assert_eq!(arena.row(2), [1.0, 2.0]);
             assert_eq!(arena.row(1), [0.0, 0.0]);
+            let other = RowArena::new(2, 2);
+            other.write(1, &[1.0, 2.0]);
+            assert_eq!(other.into_values(), [0.0, 0.0, 1.0, 2.0]);
             arena.poison(2);
             assert!(RowArena::is_poisoned(arena.row(2)) && !RowArena::is_poisoned(arena.row(1)));
             assert!(RowArena::is_poisoned(RowArena::for_run(1, 2, true).row(0)));

@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use greengnn_model::assemble::{InputBuffers, assemble_input};
+use greengnn_model::assemble::{InputBuffers, assemble_input, assemble_resident};
 use greengnn_model::batch::{Block, MiniBatch};
 use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::counters::LevelCounts;
 use greengnn_model::layers::AssembledBatch;
 use greengnn_model::plan::{BatchPlan, Place};
 use greengnn_model::store::PartStore;
@@ -13,6 +14,7 @@ use greengnn_model::store::PartStore;
 use crate::arena::RowArena;
 use crate::prefetcher::PrefetchError;
 use crate::presampler::EpochTrace;
+use crate::residency::Residency;
 
 /// Everything that the assembly of one batch needs, on a thread of its own.
 pub(crate) struct Assembly {
@@ -20,6 +22,7 @@ pub(crate) struct Assembly {
     pub book: Arc<PartitionBook>,
     pub part: Arc<PartStore>,
     pub arena: Arc<RowArena>,
+    pub residency: Arc<Residency>,
     pub direct: Arc<RowArena>,
     pub trace: Arc<EpochTrace>,
     pub width: usize,
@@ -29,23 +32,32 @@ pub(crate) struct Assembly {
 }
 
 impl Assembly {
-    /// Assembles the batch that `plan` is for, and gives the plan back.
-    pub fn run(self, plan: BatchPlan) -> Result<(AssembledBatch, BatchPlan), PrefetchError> {
+    /// Assembles the batch that `plan` is for, gives the plan back, and says from which memory the rows come.
+    pub fn run(self, plan: BatchPlan) -> Result<(AssembledBatch, BatchPlan, LevelCounts), PrefetchError> {
         let (rank, step) = (self.rank, plan.step);
         let batch = self
             .trace
             .batch(step)
             .map_err(|source| PrefetchError::Trace { rank, step, source })?;
-        let rows = self.rows(&batch, &plan)?;
+        let found = self.rows(&batch, &plan)?;
         let empty = Block {
             offsets: vec![0],
             ..Block::default()
         };
         let outermost = batch.blocks.last().unwrap_or(&empty);
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let input = assemble_input(&rows, outermost, self.width, self.preaggregate, &mut buffers)
-            .map_err(|source| PrefetchError::Assemble { rank, step, source })?;
+        // With rows on the device the layer aggregates: the loader does not have all of them.
+        let input = if self.residency.is_empty() {
+            assemble_input(&found.rows, outermost, self.width, self.preaggregate, &mut buffers)
+        } else {
+            assemble_resident(&found.rows, found.places, self.width, &mut buffers)
+        };
+        let input = input.map_err(|source| PrefetchError::Assemble { rank, step, source })?;
         drop(buffers);
+        let levels = LevelCounts {
+            upload_bytes: input.upload_bytes(),
+            ..found.levels
+        };
         let first = self.book.range(rank).start;
         let labels = self.part.labels();
         let labels = batch
@@ -62,11 +74,13 @@ impl Assembly {
                 labels,
             },
             plan,
+            levels,
         ))
     }
 
-    /// The feature row of every node of the batch: from the rank's own part, the arena, or the batch's own buffer.
-    fn rows(&self, batch: &MiniBatch, plan: &BatchPlan) -> Result<Vec<&[f32]>, PrefetchError> {
+    /// The feature row of every node of the batch: on the device, or from the rank's own part, the arena, or the batch's
+    /// own buffer.
+    fn rows(&self, batch: &MiniBatch, plan: &BatchPlan) -> Result<FoundRows<'_>, PrefetchError> {
         let step = plan.step;
         let misfit = |what: String| PrefetchError::PlanDoesNotFit {
             rank: self.rank,
@@ -87,11 +101,20 @@ impl Assembly {
             starts[usize::from(owned.owner)] = (start, &owned.rows[..]);
             start += owned.rows.len();
         }
-        let mut rows = Vec::with_capacity(batch.nodes.len());
+        let mut found = FoundRows::new(&self.residency, batch.nodes.len());
         for node in &batch.nodes {
             let home = self.book.row_home(*node);
             if home.owner == self.rank {
-                rows.push(self.part.feature_row(home.row));
+                match self.residency.of_own(home.row) {
+                    Some(place) => {
+                        found.levels.device_own_rows += 1;
+                        found.on_device(place);
+                    }
+                    None => {
+                        found.levels.host_own_rows += 1;
+                        found.on_host(self.part.feature_row(home.row));
+                    }
+                }
                 continue;
             }
             let (start, owned) = starts[usize::from(home.owner)];
@@ -101,11 +124,25 @@ impl Assembly {
                     home.row, home.owner
                 )));
             };
+            let place = plan.places[start + index];
+            if let Place::Slot(slot) = place
+                && let Some(place) = self.residency.of_slot(slot)
+            {
+                found.levels.device_hit_rows += 1;
+                found.on_device(place);
+                continue;
+            }
             // SAFETY: the request that fills the place was answered before the assembly, and the plan keeps the row until
             // after it.
-            let row = match plan.places[start + index] {
-                Place::Slot(slot) => unsafe { self.arena.row(slot) },
-                Place::Direct(direct) => unsafe { self.direct.row(direct) },
+            let row = match place {
+                Place::Slot(slot) => {
+                    found.levels.host_hit_rows += 1;
+                    unsafe { self.arena.row(slot) }
+                }
+                Place::Direct(direct) => {
+                    found.levels.direct_rows += 1;
+                    unsafe { self.direct.row(direct) }
+                }
             };
             if self.verify && RowArena::is_poisoned(row) {
                 let (owner, row) = (home.owner, home.row);
@@ -116,8 +153,42 @@ impl Assembly {
                     row,
                 });
             }
-            rows.push(row);
+            found.on_host(row);
         }
-        Ok(rows)
+        Ok(found)
+    }
+}
+
+/// The rows of a batch, in the order of its nodes.
+struct FoundRows<'a> {
+    /// Those that the host has.
+    rows: Vec<&'a [f32]>,
+    /// Where all of them are, as a [`BatchInput::Resident`](greengnn_model::layers::BatchInput) wants it; empty if no row is
+    /// on the device.
+    places: Vec<u32>,
+    /// Rows on the device, of any batch.
+    resident: usize,
+    levels: LevelCounts,
+}
+
+impl<'a> FoundRows<'a> {
+    fn new(residency: &Residency, nodes: usize) -> Self {
+        Self {
+            rows: Vec::with_capacity(nodes),
+            places: Vec::with_capacity(if residency.is_empty() { 0 } else { nodes }),
+            resident: residency.len(),
+            levels: LevelCounts::default(),
+        }
+    }
+
+    fn on_device(&mut self, place: u32) {
+        self.places.push(place);
+    }
+
+    fn on_host(&mut self, row: &'a [f32]) {
+        if self.resident > 0 {
+            self.places.push((self.resident + self.rows.len()) as u32);
+        }
+        self.rows.push(row);
     }
 }

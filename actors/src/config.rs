@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use greengnn_model::layers::{DeviceChoice, LayerError};
-use greengnn_model::policy::{Budget, BudgetError, UnknownPolicy, policy_by_name};
+use greengnn_model::policy::{Budget, BudgetError, PolicyParameters, UnknownPolicy};
 use greengnn_model::store::PartsManifest;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,14 @@ pub struct TrainConfig {
     pub window: u32,
     /// Cache memory of a rank: a share of the rows that it does not own, bytes, or rows.
     pub budget: String,
+    /// The part of the budget that is on the device, for policies with levels; by default none, and half for `two-level`.
+    pub device_budget: Option<String>,
+    /// Epochs that `presample` counts, and that correct the estimate of `vip` and `two-level`.
+    pub presample_epochs: u32,
+    /// Weight of the estimate in the scores of `vip` and `two-level`, 0 to 1; the rest is that of presampled counts.
+    pub vip_weight: f64,
+    /// How many times as much a row over the network costs as one from the host to the device, for `two-level`.
+    pub network_cost: f64,
     pub epochs: u32,
     /// Seed nodes of a rank per step.
     pub batch_size: u32,
@@ -52,6 +60,10 @@ impl Default for TrainConfig {
             policy: "bulk".to_owned(),
             window: 16,
             budget: "25%".to_owned(),
+            device_budget: None,
+            presample_epochs: PolicyParameters::default().presample_epochs,
+            vip_weight: PolicyParameters::default().vip_weight,
+            network_cost: PolicyParameters::default().network_cost,
             epochs: 10,
             batch_size: 1000,
             fanouts: vec![25, 10],
@@ -115,6 +127,11 @@ pub enum ConfigError {
     Policy(#[from] UnknownPolicy),
     #[error(transparent)]
     Budget(#[from] BudgetError),
+    #[error(
+        "policy {policy} keeps no rows on the device, but a device budget of {found} was given; leave it out, or choose degree, \
+         presample, vip or two-level"
+    )]
+    NoLevels { policy: &'static str, found: String },
     #[error(transparent)]
     Device(#[from] LayerError),
     #[error(
@@ -139,8 +156,25 @@ impl TrainConfig {
     /// Refuses values that no run can have, before anything is started.
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |name, wanted, found: String| Err(ConfigError::Value { name, wanted, found });
-        policy_by_name(&self.policy)?;
+        let policy = self.policy_parameters().policy(&self.policy)?;
         self.budget.parse::<Budget>()?;
+        if let Some(found) = &self.device_budget {
+            let rows = found.parse::<Budget>()?.rows(1, u32::MAX);
+            if rows > 0 && !policy.has_levels() {
+                let policy = policy.name();
+                let found = found.clone();
+                return Err(ConfigError::NoLevels { policy, found });
+            }
+        }
+        if self.presample_epochs == 0 || self.presample_epochs > 1000 {
+            return refuse("presample-epochs", "1 to 1000", self.presample_epochs.to_string());
+        }
+        if !(0.0..=1.0).contains(&self.vip_weight) {
+            return refuse("vip-weight", "0 to 1", self.vip_weight.to_string());
+        }
+        if !(self.network_cost >= 0.0 && self.network_cost.is_finite()) {
+            return refuse("network-cost", "a number of at least 0", self.network_cost.to_string());
+        }
         self.device.parse::<DeviceChoice>()?;
         if self.window == 0 {
             return refuse("window", "at least 1", "0".to_owned());
@@ -187,6 +221,15 @@ impl TrainConfig {
         }
     }
 
+    /// What the policy is told.
+    pub fn policy_parameters(&self) -> PolicyParameters {
+        PolicyParameters {
+            presample_epochs: self.presample_epochs,
+            vip_weight: self.vip_weight,
+            network_cost: self.network_cost,
+        }
+    }
+
     pub fn deadline(&self) -> std::time::Duration {
         std::time::Duration::from_secs_f64(self.deadline_s)
     }
@@ -198,7 +241,7 @@ pub struct TrainFlags {
     /// A TOML file with the names of these flags as keys; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// How remote rows are cached: on-demand, degree, presample, lru, lfu, fifo, epoch, window, bulk or full
+    /// How remote rows are cached: on-demand, degree, presample, vip, two-level, lru, lfu, fifo, epoch, window, bulk or full
     /// [default: bulk]
     #[arg(long)]
     pub policy: Option<String>,
@@ -208,6 +251,19 @@ pub struct TrainFlags {
     /// Cache memory per rank: 25% of the remote rows, 64MiB, or 1000rows [default: 25%]
     #[arg(long)]
     pub budget: Option<String>,
+    /// The part of the budget that is in the device's memory: 5%, 64MiB or 1000rows; for degree, presample, vip and two-level.
+    /// The first layer then aggregates on the device, whatever --preaggregate says [default: 0; for two-level half the budget]
+    #[arg(long, value_name = "BUDGET")]
+    pub device_budget: Option<String>,
+    /// Epochs that presample counts, and vip and two-level where --vip-weight is below 1 [default: 2]
+    #[arg(long, value_name = "K")]
+    pub presample_epochs: Option<u32>,
+    /// Weight of the analytic estimate in vip and two-level, 0 to 1; the rest is for presampled counts [default: 1]
+    #[arg(long, value_name = "WEIGHT")]
+    pub vip_weight: Option<f64>,
+    /// Cost of a row over the network in rows from host to device, for two-level [default: 10]
+    #[arg(long, value_name = "RATIO")]
+    pub network_cost: Option<f64>,
     /// [default: 10]
     #[arg(long)]
     pub epochs: Option<u32>,
@@ -273,6 +329,10 @@ impl TrainFlags {
         set(&mut config.policy, &self.policy);
         set(&mut config.budget, &self.budget);
         set(&mut config.device, &self.device);
+        config.device_budget = self.device_budget.clone().or(config.device_budget);
+        config.presample_epochs = self.presample_epochs.unwrap_or(config.presample_epochs);
+        config.vip_weight = self.vip_weight.unwrap_or(config.vip_weight);
+        config.network_cost = self.network_cost.unwrap_or(config.network_cost);
         config.window = self.window.unwrap_or(config.window);
         config.epochs = self.epochs.unwrap_or(config.epochs);
         config.batch_size = self.batch_size.unwrap_or(config.batch_size);

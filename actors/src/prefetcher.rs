@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use greengnn_model::assemble::{AssembleError, InputBuffers};
 use greengnn_model::book::{PartitionBook, Rank};
-use greengnn_model::counters::{Period, Phase, Traffic};
+use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
-use greengnn_model::plan::{BatchPlan, Place, Request};
+use greengnn_model::plan::{BatchPlan, Level, Place, Request};
 use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
 use greengnn_model::store::PartStore;
 use greengnn_model::trace::TraceError;
@@ -21,10 +21,13 @@ use crate::assembly::Assembly;
 use crate::planner::Planned;
 use crate::presampler::EpochTrace;
 use crate::report::summary::Planned as PlannedCounts;
+use crate::residency::Residency;
 use crate::transport::{Caller, RowSink, Transport, TransportError};
 
 /// What the trainer takes from the prefetcher.
 pub enum Prefetched {
+    /// The rows that stay on the device, before the first epoch; nothing is sent if there are none.
+    Resident(Vec<f32>),
     /// An epoch starts.
     Epoch(Arc<EpochTrace>),
     /// The next step.
@@ -49,6 +52,8 @@ pub struct EpochTally {
     pub traffic: BTreeMap<Phase, Traffic>,
     pub planned: BTreeMap<Phase, PlannedCounts>,
     pub needed_rows: BTreeMap<Phase, u64>,
+    /// From which memory the batches' rows were read.
+    pub levels: BTreeMap<Phase, LevelCounts>,
     /// Most slots that were charged at once so far in the run.
     pub held_rows_peak: u64,
     pub plan_cpu_s: f64,
@@ -94,6 +99,8 @@ pub struct Prefetcher {
     pub transport: Arc<dyn Transport>,
     /// Slots of exactly the budget.
     pub arena: Arc<RowArena>,
+    /// Which rows are on the device; nothing is in the arena's slots of these.
+    pub residency: Arc<Residency>,
     pub width: usize,
     pub preaggregate: bool,
     pub verify: bool,
@@ -106,8 +113,9 @@ pub struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Fetches what a static policy holds from the start. Counted as set-up.
-    pub async fn fill(&self, fill: &Fill) -> Result<Traffic, PrefetchError> {
+    /// Fetches what a static policy holds from the start, and returns the rows that are for the device: those of its slots,
+    /// then the rank's own. Counted as set-up.
+    pub async fn fill(&self, fill: &Fill) -> Result<(Traffic, Vec<f32>), PrefetchError> {
         let caller = Caller {
             rank: self.rank,
             period: Period {
@@ -115,17 +123,53 @@ impl Prefetcher {
                 phase: Phase::Setup,
             },
         };
-        let none = Arc::new(RowArena::new(0, self.width));
+        let device = &fill.device;
+        let table = Arc::new(RowArena::for_run(device.len(), self.width, self.verify));
+        // Rows for the device land in a table of their own, as direct rows do in the buffer of their batch.
+        let to_table = |place: &Place| match *place {
+            Place::Slot(slot) if device.level(slot) == Level::Device => Place::Direct(slot),
+            place => place,
+        };
         let mut traffic = Traffic::default();
         let asked: Vec<Asked> = fill
             .requests
             .iter()
-            .map(|request| self.ask(caller, request.clone(), &none))
+            .map(|request| {
+                let places = request.places.iter().map(to_table).collect();
+                let request = Request {
+                    places,
+                    ..request.clone()
+                };
+                self.ask(caller, request, &table)
+            })
             .collect();
         for asked in asked {
             self.answered(0, asked, &mut traffic).await?;
         }
-        Ok(traffic)
+        for (place, row) in (device.slots..).zip(&device.own) {
+            // SAFETY: the requests fill the places before, and have been answered.
+            unsafe { table.write(place, self.part.feature_row(*row)) };
+        }
+        if self.verify {
+            let held = fill.state.held.iter();
+            // SAFETY: as above.
+            let is_empty = |slot| RowArena::is_poisoned(unsafe { table.row(slot) });
+            let of_device = held.filter(|held| device.level(held.slot) == Level::Device);
+            if let Some(held) = of_device.into_iter().find(|held| is_empty(held.slot)) {
+                return Err(PrefetchError::Unwritten {
+                    rank: self.rank,
+                    step: 0,
+                    owner: held.owner,
+                    row: held.row,
+                });
+            }
+        }
+        let rows = Arc::into_inner(table).map(RowArena::into_values);
+        let rows = rows.ok_or_else(|| PrefetchError::Task {
+            rank: self.rank,
+            reason: "rows for the device are still being written".to_owned(),
+        })?;
+        Ok((traffic, rows))
     }
 
     /// Executes everything that the planner sends, until it ends or the trainer goes away.
@@ -244,6 +288,7 @@ impl Prefetcher {
             book: Arc::clone(&self.book),
             part: Arc::clone(&self.part),
             arena: Arc::clone(&self.arena),
+            residency: Arc::clone(&self.residency),
             direct: Arc::clone(&direct),
             trace: Arc::clone(&execution.trace),
             width: self.width,
@@ -251,9 +296,10 @@ impl Prefetcher {
             verify: self.verify,
             buffers: Arc::clone(&self.buffers),
         };
-        let (batch, plan) = tokio::task::spawn_blocking(move || assembly.run(plan))
+        let (batch, plan, levels) = tokio::task::spawn_blocking(move || assembly.run(plan))
             .await
             .map_err(|error| self.task_ended(&error))??;
+        *execution.tally.levels.entry(phase).or_default() += levels;
         let assemble_s = assembling.elapsed().as_secs_f64();
 
         self.tidy(&plan, &direct);

@@ -411,6 +411,8 @@ impl ClusterState {
             policy: config.policy.clone(),
             window: config.window,
             budget_rows: self.recorder.budget_rows(),
+            device_budget_rows: self.recorder.device_budget_rows(),
+            device_rows: self.recorder.device_rows(),
             held_rows_peak: self.recorder.held_rows_peak(),
             ranks: u32::from(self.manifest.book.parts()),
             machines: self.wanted_machines as u32,

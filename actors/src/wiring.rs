@@ -8,7 +8,7 @@ use std::sync::Arc;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::layers::{Device, DeviceChoice, LayerError, ModelConfig, Trainable};
 use greengnn_model::plan::RowType;
-use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy, policy_by_name};
+use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy};
 use greengnn_model::sampling::{StepCounts, steps};
 use greengnn_model::store::{PartStore, PartsManifest, StoreError};
 use ractor::{Actor, ActorCell};
@@ -94,6 +94,8 @@ pub struct Seat {
     /// Another of the same ranks, for the fill, which runs beside the trainer.
     pub filling: Collective,
     pub budget_rows: u32,
+    /// The part of the budget that the device has.
+    pub device_rows: u32,
     pub model: Box<dyn Trainable>,
 }
 
@@ -118,8 +120,9 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         .iter()
         .find(|machine| machine.name == me.name)
         .ok_or(WiringError::NoRank)?;
-    let policy = policy_by_name(&config.policy)?;
+    let policy = config.policy_parameters().policy(&config.policy)?;
     let budget: Budget = config.budget.parse()?;
+    let device_budget = config.device_budget.as_deref().map(str::parse::<Budget>).transpose()?;
     set_threads(&config, own, &machines);
 
     let settings = LaneSettings {
@@ -194,6 +197,8 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         let asked = budget.rows(row_bytes, book.remote_nodes(rank));
         let budget_rows = policy.budget_rows(&book, rank, asked);
         budgets.insert(rank, budget_rows);
+        let asked = device_budget.map(|budget| budget.rows(row_bytes, book.remote_nodes(rank)));
+        let device_rows = policy.device_rows(budget_rows, asked);
         let Some(inbox) = hosted.inbox(rank) else {
             return Err(WiringError::NoRank);
         };
@@ -205,6 +210,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
             collective,
             filling,
             budget_rows,
+            device_rows,
             model,
         });
     }

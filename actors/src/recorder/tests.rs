@@ -51,6 +51,16 @@ fn report(machine: &str, rank: Rank, rows: u64) -> EpochReport {
             traffic: BTreeMap::from([(Phase::Training, traffic)]),
             planned: BTreeMap::from([(Phase::Training, planned)]),
             needed_rows: BTreeMap::from([(Phase::Training, rows + 2)]),
+            levels: BTreeMap::from([(
+                Phase::Training,
+                LevelCounts {
+                    device_hit_rows: 2,
+                    direct_rows: rows,
+                    ..LevelCounts::default()
+                },
+            )]),
+            device_rows: 3,
+            device_budget_rows: 4,
             held_rows_peak: 5,
             budget_rows: 6,
             ..RankReport::default()

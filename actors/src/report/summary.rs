@@ -1,7 +1,7 @@
 //! The summary of a run: the stable names that scripts read. `docs/summary.md` describes every one.
 
 use greengnn_energy::quality::Quality;
-use greengnn_model::counters::Traffic;
+use greengnn_model::counters::{LevelCounts, Traffic};
 use serde::{Deserialize, Serialize};
 
 /// Version of the layout of `summary.json`. It grows when a name changes its meaning, not when one is added.
@@ -19,6 +19,11 @@ pub struct RunSummary {
     pub budget_rows: u64,
     /// Most rows that a rank held at once.
     pub held_rows_peak: u64,
+    /// The part of the budget that the device of a rank has, and most rows that one keeps, remote and own.
+    #[serde(default)]
+    pub device_budget_rows: u64,
+    #[serde(default)]
+    pub device_rows: u64,
     pub ranks: u32,
     pub machines: u32,
     pub device: String,
@@ -73,6 +78,9 @@ pub struct PeriodSummary {
     pub sync_s: f64,
     #[serde(flatten)]
     pub traffic: Traffic,
+    /// From which memory the batches' rows were read.
+    #[serde(flatten)]
+    pub levels: LevelCounts,
     /// Bytes written to sockets, counted once, at the sender.
     pub wire_bytes: u64,
     /// Remote rows that batches needed less rows that moved; negative for static fills.
@@ -163,6 +171,7 @@ impl PeriodSummary {
             sum.stall_s += period.stall_s;
             sum.sync_s += period.sync_s;
             sum.traffic += period.traffic;
+            sum.levels += period.levels;
             sum.wire_bytes += period.wire_bytes;
             sum.cache_hit_rows += period.cache_hit_rows;
             sum.cpu_s += period.cpu_s;

@@ -358,13 +358,14 @@ fn phase_code(phase: Phase) -> u8 {
     }
 }
 
-const PARCEL_KINDS: [ParcelKind; 6] = [
+const PARCEL_KINDS: [ParcelKind; 7] = [
     ParcelKind::GradientSlice,
     ParcelKind::GradientSum,
     ParcelKind::LabelCounts,
     ParcelKind::Parameters,
     ParcelKind::Evaluation,
     ParcelKind::Degrees,
+    ParcelKind::Inclusion,
 ];
 
 fn parcel_kind_code(kind: ParcelKind) -> u8 {
@@ -375,6 +376,7 @@ fn parcel_kind_code(kind: ParcelKind) -> u8 {
         ParcelKind::Parameters => 3,
         ParcelKind::Evaluation => 4,
         ParcelKind::Degrees => 5,
+        ParcelKind::Inclusion => 6,
     }
 }
 
