@@ -360,6 +360,8 @@ impl TrainFlags {
 
 #[cfg(test)]
 mod tests {
+    use greengnn_model::policy::ScoreKind;
+
     use super::*;
 
     #[test]
@@ -395,6 +397,49 @@ mod tests {
             flags.resolve().unwrap_err().to_string(),
             "dropout must be at least 0 and below 1, found 1"
         );
+    }
+
+    #[test]
+    fn a_device_budget_is_for_policies_with_levels_and_parameters_have_bounds() {
+        let resolve = |policy: &str, change: fn(&mut TrainFlags)| {
+            let mut flags = TrainFlags {
+                policy: Some(policy.to_owned()),
+                ..TrainFlags::default()
+            };
+            change(&mut flags);
+            flags.resolve().map_err(|error| error.to_string())
+        };
+        let device = |flags: &mut TrainFlags| flags.device_budget = Some("5%".to_owned());
+        for policy in ["degree", "presample", "vip", "two-level"] {
+            assert_eq!(resolve(policy, device).unwrap().device_budget.as_deref(), Some("5%"));
+        }
+        for policy in ["bulk", "window", "lru", "full", "on-demand"] {
+            let error = resolve(policy, device).unwrap_err();
+            assert!(
+                error.contains(&format!("policy {policy} keeps no rows on the device")),
+                "{error}"
+            );
+            assert!(resolve(policy, |flags| flags.device_budget = Some("0".to_owned())).is_ok());
+        }
+        let refused: [fn(&mut TrainFlags); 4] = [
+            |flags| flags.presample_epochs = Some(0),
+            |flags| flags.vip_weight = Some(f64::NAN),
+            |flags| flags.network_cost = Some(-1.0),
+            |flags| flags.device_budget = Some("5".to_owned()),
+        ];
+        for change in refused {
+            assert!(resolve("two-level", change).is_err());
+        }
+        let config = resolve("vip", |flags| {
+            flags.presample_epochs = Some(7);
+            flags.vip_weight = Some(0.25);
+        });
+        let policy = config.unwrap().policy_parameters().policy("vip").unwrap();
+        let corrected = ScoreKind::CorrectedVip {
+            weight: 0.25,
+            epochs: 7,
+        };
+        assert_eq!(policy.score_kind(), Some(corrected));
     }
 
     #[test]

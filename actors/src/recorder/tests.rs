@@ -165,6 +165,31 @@ fn ranks_that_diverge_and_ranks_over_their_budget_fail_the_run() {
 }
 
 #[test]
+fn devices_over_their_budget_and_rows_of_no_level_fail_the_run() {
+    let [mut a, b] = two_machines();
+    a.ranks[0].device_rows = 5;
+    let over = RecordError::OverDeviceBudget {
+        rank: 0,
+        held: 5,
+        budget: 4,
+    };
+    assert_eq!(record([a, b]).unwrap_err(), over);
+
+    let [a, mut b] = two_machines();
+    if let Some(levels) = b.ranks[0].levels.get_mut(&Phase::Training) {
+        levels.host_hit_rows += 1;
+    }
+    let differ = RecordError::LevelsDiffer {
+        epoch: 0,
+        rank: 1,
+        phase: Phase::Training,
+        needed: 11,
+        found: 12,
+    };
+    assert_eq!(record([a, b]).unwrap_err(), differ);
+}
+
+#[test]
 fn machines_that_end_with_other_weights_are_named() {
     let finished = |machine: &str, weights: &str| FinishedReport {
         machine: machine.to_owned(),
