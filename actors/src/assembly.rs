@@ -3,12 +3,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use greengnn_model::assemble::{InputBuffers, assemble_input, assemble_resident};
+use greengnn_model::assemble::{FeatureRows, InputBuffers, StoredRow, StoredRows, assemble_input, assemble_resident};
 use greengnn_model::batch::{Block, MiniBatch};
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::LevelCounts;
-use greengnn_model::layers::AssembledBatch;
+use greengnn_model::layers::{AssembledBatch, BatchInput};
 use greengnn_model::plan::{BatchPlan, Place};
+use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartStore;
 
 use crate::arena::RowArena;
@@ -26,6 +27,7 @@ pub(crate) struct Assembly {
     pub direct: Arc<RowArena>,
     pub trace: Arc<EpochTrace>,
     pub width: usize,
+    pub row_type: RowType,
     pub preaggregate: bool,
     pub verify: bool,
     pub buffers: Arc<Mutex<InputBuffers>>,
@@ -39,25 +41,12 @@ impl Assembly {
             .trace
             .batch(step)
             .map_err(|source| PrefetchError::Trace { rank, step, source })?;
-        let found = self.rows(&batch, &plan)?;
         let empty = Block {
             offsets: vec![0],
             ..Block::default()
         };
         let outermost = batch.blocks.last().unwrap_or(&empty);
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        // With rows on the device the layer aggregates: the loader does not have all of them.
-        let input = if self.residency.is_empty() {
-            assemble_input(&found.rows, outermost, self.width, self.preaggregate, &mut buffers)
-        } else {
-            assemble_resident(&found.rows, found.places, self.width, &mut buffers)
-        };
-        let input = input.map_err(|source| PrefetchError::Assemble { rank, step, source })?;
-        drop(buffers);
-        let levels = LevelCounts {
-            upload_bytes: input.upload_bytes(),
-            ..found.levels
-        };
+        let (input, levels) = self.input(&batch, outermost, &plan)?;
         let first = self.book.range(rank).start;
         let labels = self.part.labels();
         let labels = batch
@@ -78,9 +67,59 @@ impl Assembly {
         ))
     }
 
-    /// The feature row of every node of the batch: on the device, or from the rank's own part, the arena, or the batch's
-    /// own buffer.
-    fn rows(&self, batch: &MiniBatch, plan: &BatchPlan) -> Result<FoundRows<'_>, PrefetchError> {
+    /// The input of the first layer, and from which memory its rows come. Rows of f32 are read where they lie; others are
+    /// decoded where they are used.
+    fn input(
+        &self,
+        batch: &MiniBatch,
+        outermost: &Block,
+        plan: &BatchPlan,
+    ) -> Result<(BatchInput, LevelCounts), PrefetchError> {
+        if self.row_type == RowType::F32 {
+            let found = self.rows(batch, plan, |own| own, bytemuck::cast_slice)?;
+            return self.input_of(&found.rows[..], found.places, found.levels, outermost, plan.step);
+        }
+        let found = self.rows(batch, plan, StoredRow::Own, StoredRow::Remote)?;
+        let rows = StoredRows {
+            rows: &found.rows,
+            row_type: self.row_type,
+        };
+        self.input_of(&rows, found.places, found.levels, outermost, plan.step)
+    }
+
+    fn input_of<R: FeatureRows + ?Sized>(
+        &self,
+        rows: &R,
+        places: Vec<u32>,
+        levels: LevelCounts,
+        outermost: &Block,
+        step: u32,
+    ) -> Result<(BatchInput, LevelCounts), PrefetchError> {
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        // With rows on the device the layer aggregates: the loader does not have all of them.
+        let input = if self.residency.is_empty() {
+            assemble_input(rows, outermost, self.width, self.preaggregate, &mut buffers)
+        } else {
+            assemble_resident(rows, places, self.width, &mut buffers)
+        };
+        let rank = self.rank;
+        let input = input.map_err(|source| PrefetchError::Assemble { rank, step, source })?;
+        let levels = LevelCounts {
+            upload_bytes: input.upload_bytes(),
+            ..levels
+        };
+        Ok((input, levels))
+    }
+
+    /// Where the feature row of every node of the batch is: on the device, or as `own` of the rank's part, or as `remote` of
+    /// the arena or the batch's own buffer.
+    fn rows<'a, R>(
+        &'a self,
+        batch: &MiniBatch,
+        plan: &BatchPlan,
+        own: impl Fn(&'a [f32]) -> R,
+        remote: impl Fn(&'a [u8]) -> R,
+    ) -> Result<FoundRows<R>, PrefetchError> {
         let step = plan.step;
         let misfit = |what: String| PrefetchError::PlanDoesNotFit {
             rank: self.rank,
@@ -112,7 +151,7 @@ impl Assembly {
                     }
                     None => {
                         found.levels.host_own_rows += 1;
-                        found.on_host(self.part.feature_row(home.row));
+                        found.on_host(own(self.part.feature_row(home.row)));
                     }
                 }
                 continue;
@@ -153,16 +192,16 @@ impl Assembly {
                     row,
                 });
             }
-            found.on_host(row);
+            found.on_host(remote(row));
         }
         Ok(found)
     }
 }
 
 /// The rows of a batch, in the order of its nodes.
-struct FoundRows<'a> {
+struct FoundRows<R> {
     /// Those that the host has.
-    rows: Vec<&'a [f32]>,
+    rows: Vec<R>,
     /// Where all of them are, as a [`BatchInput::Resident`](greengnn_model::layers::BatchInput) wants it; empty if no row is
     /// on the device.
     places: Vec<u32>,
@@ -171,7 +210,7 @@ struct FoundRows<'a> {
     levels: LevelCounts,
 }
 
-impl<'a> FoundRows<'a> {
+impl<R> FoundRows<R> {
     fn new(residency: &Residency, nodes: usize) -> Self {
         Self {
             rows: Vec::with_capacity(nodes),
@@ -185,7 +224,7 @@ impl<'a> FoundRows<'a> {
         self.places.push(place);
     }
 
-    fn on_host(&mut self, row: &'a [f32]) {
+    fn on_host(&mut self, row: R) {
         if self.resident > 0 {
             self.places.push((self.resident + self.rows.len()) as u32);
         }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use greengnn_model::layers::{DeviceChoice, LayerError};
 use greengnn_model::policy::{Budget, BudgetError, PolicyParameters, UnknownPolicy};
+use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,8 @@ pub struct TrainConfig {
     pub vip_weight: f64,
     /// How many times as much a row over the network costs as one from the host to the device, for `two-level`.
     pub network_cost: f64,
+    /// How remote rows travel and are kept: `f32`, `f16`, `bf16` or `int8`. All but `f32` change what is computed.
+    pub row_type: RowType,
     pub epochs: u32,
     /// Seed nodes of a rank per step.
     pub batch_size: u32,
@@ -64,6 +67,7 @@ impl Default for TrainConfig {
             presample_epochs: PolicyParameters::default().presample_epochs,
             vip_weight: PolicyParameters::default().vip_weight,
             network_cost: PolicyParameters::default().network_cost,
+            row_type: RowType::F32,
             epochs: 10,
             batch_size: 1000,
             fanouts: vec![25, 10],
@@ -264,6 +268,10 @@ pub struct TrainFlags {
     /// Cost of a row over the network in rows from host to device, for two-level [default: 10]
     #[arg(long, value_name = "RATIO")]
     pub network_cost: Option<f64>,
+    /// How remote rows travel and are kept: f32, f16, bf16, or int8 with a scale per row; fewer bits move fewer bytes and
+    /// let a budget in bytes hold more rows, but round the features [default: f32]
+    #[arg(long, value_name = "TYPE")]
+    pub row_type: Option<RowType>,
     /// [default: 10]
     #[arg(long)]
     pub epochs: Option<u32>,
@@ -333,6 +341,7 @@ impl TrainFlags {
         config.presample_epochs = self.presample_epochs.unwrap_or(config.presample_epochs);
         config.vip_weight = self.vip_weight.unwrap_or(config.vip_weight);
         config.network_cost = self.network_cost.unwrap_or(config.network_cost);
+        config.row_type = self.row_type.unwrap_or(config.row_type);
         config.window = self.window.unwrap_or(config.window);
         config.epochs = self.epochs.unwrap_or(config.epochs);
         config.batch_size = self.batch_size.unwrap_or(config.batch_size);

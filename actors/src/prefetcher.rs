@@ -11,6 +11,7 @@ use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
 use greengnn_model::plan::{BatchPlan, Level, Place, Request};
 use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
+use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartStore;
 use greengnn_model::trace::TraceError;
 use tokio::sync::{Semaphore, mpsc};
@@ -102,6 +103,7 @@ pub struct Prefetcher {
     /// Which rows are on the device; nothing is in the arena's slots of these.
     pub residency: Arc<Residency>,
     pub width: usize,
+    pub row_type: RowType,
     pub preaggregate: bool,
     pub verify: bool,
     /// One permit per batch that may be assembled; the trainer gives one back per finished step.
@@ -124,38 +126,44 @@ impl Prefetcher {
             },
         };
         let device = &fill.device;
-        let table = Arc::new(RowArena::for_run(device.len(), self.width, self.verify));
-        // Rows for the device land in a table of their own, as direct rows do in the buffer of their batch.
-        let to_table = |place: &Place| match *place {
+        // Rows for the device land in a buffer, as direct rows do in that of their batch.
+        let buffer = Arc::new(RowArena::for_run(device.slots as usize, self.row_bytes(), self.verify));
+        let to_buffer = |place: &Place| match *place {
             Place::Slot(slot) if device.level(slot) == Level::Device => Place::Direct(slot),
             place => place,
         };
         let mut traffic = Traffic::default();
-        let asked: Vec<Asked> = fill
+        let asked: Vec<Result<Asked, PrefetchError>> = fill
             .requests
             .iter()
             .map(|request| {
-                let places = request.places.iter().map(to_table).collect();
+                let places = request.places.iter().map(to_buffer).collect();
                 let request = Request {
                     places,
                     ..request.clone()
                 };
-                self.ask(caller, request, &table)
+                self.ask(caller, request, &buffer)
             })
             .collect();
         for asked in asked {
-            self.answered(0, asked, &mut traffic).await?;
+            self.answered(0, asked?, &mut traffic).await?;
         }
-        for (place, row) in (device.slots..).zip(&device.own) {
-            // SAFETY: the requests fill the places before, and have been answered.
-            unsafe { table.write(place, self.part.feature_row(*row)) };
+        let rows = self.device_rows(fill, &buffer)?;
+        Ok((traffic, rows))
+    }
+
+    /// The rows that the device keeps, decoded: those that came into `buffer`, and the rank's own.
+    fn device_rows(&self, fill: &Fill, buffer: &RowArena) -> Result<Vec<f32>, PrefetchError> {
+        let device = &fill.device;
+        let mut rows = vec![0.0; device.len() * self.width];
+        if self.width == 0 {
+            return Ok(rows);
         }
-        if self.verify {
-            let held = fill.state.held.iter();
-            // SAFETY: as above.
-            let is_empty = |slot| RowArena::is_poisoned(unsafe { table.row(slot) });
-            let of_device = held.filter(|held| device.level(held.slot) == Level::Device);
-            if let Some(held) = of_device.into_iter().find(|held| is_empty(held.slot)) {
+        let (remote, own) = rows.split_at_mut(device.slots as usize * self.width);
+        for held in fill.state.held.iter().filter(|held| held.slot < device.slots) {
+            // SAFETY: the requests that fill the buffer have been answered.
+            let encoded = unsafe { buffer.row(held.slot) };
+            if self.verify && RowArena::is_poisoned(encoded) {
                 return Err(PrefetchError::Unwritten {
                     rank: self.rank,
                     step: 0,
@@ -163,13 +171,13 @@ impl Prefetcher {
                     row: held.row,
                 });
             }
+            let start = held.slot as usize * self.width;
+            self.row_type.decode(encoded, &mut remote[start..start + self.width]);
         }
-        let rows = Arc::into_inner(table).map(RowArena::into_values);
-        let rows = rows.ok_or_else(|| PrefetchError::Task {
-            rank: self.rank,
-            reason: "rows for the device are still being written".to_owned(),
-        })?;
-        Ok((traffic, rows))
+        for (row, place) in device.own.iter().zip(own.chunks_exact_mut(self.width)) {
+            place.copy_from_slice(self.part.feature_row(*row));
+        }
+        Ok(rows)
     }
 
     /// Executes everything that the planner sends, until it ends or the trainer goes away.
@@ -251,7 +259,7 @@ impl Prefetcher {
         due: Vec<Request>,
     ) -> Result<PreparedBatch, PrefetchError> {
         let step = plan.step;
-        let direct = execution.assembly_buffer(plan.direct_rows as usize, self.width, self.verify);
+        let direct = execution.assembly_buffer(plan.direct_rows as usize, self.row_bytes(), self.verify);
         for request in due {
             let phase = execution.phase(request.needed_by_step);
             held.rows += slots_of(&request);
@@ -263,7 +271,7 @@ impl Prefetcher {
                 },
             };
             let needed_by = request.needed_by_step;
-            let asked = self.ask(caller, request, &direct);
+            let asked = self.ask(caller, request, &direct)?;
             execution.in_flight.entry(needed_by).or_default().push(asked);
         }
         held.peak = held.peak.max(held.rows);
@@ -292,6 +300,7 @@ impl Prefetcher {
             direct: Arc::clone(&direct),
             trace: Arc::clone(&execution.trace),
             width: self.width,
+            row_type: self.row_type,
             preaggregate: self.preaggregate,
             verify: self.verify,
             buffers: Arc::clone(&self.buffers),
@@ -328,15 +337,28 @@ impl Prefetcher {
         }
     }
 
+    /// Bytes of one encoded row.
+    fn row_bytes(&self) -> usize {
+        self.row_type.row_bytes(self.width)
+    }
+
     /// Sends a request; its rows land where the plan wants them.
-    fn ask(&self, caller: Caller, request: Request, direct: &Arc<RowArena>) -> Asked {
+    fn ask(&self, caller: Caller, request: Request, direct: &Arc<RowArena>) -> Result<Asked, PrefetchError> {
+        if request.dtype != self.row_type {
+            return Err(PrefetchError::PlanDoesNotFit {
+                rank: self.rank,
+                step: request.needed_by_step,
+                what: format!("a request wants {} rows in a run of {}", request.dtype, self.row_type),
+            });
+        }
         let rows = request.rows.len() as u64;
-        let bytes = rows * (self.width * request.dtype.bytes()) as u64;
+        let row_bytes = self.row_bytes();
+        let bytes = rows * row_bytes as u64;
         let sink = PlacedRows {
             arena: Arc::clone(&self.arena),
             direct: Arc::clone(direct),
             places: request.places,
-            width: self.width,
+            row_bytes,
         };
         let transport = Arc::clone(&self.transport);
         let answer = tokio::spawn(async move {
@@ -344,12 +366,12 @@ impl Prefetcher {
                 .fetch_rows(caller, request.owner, request.rows, Box::new(sink))
                 .await
         });
-        Asked {
+        Ok(Asked {
             answer,
             phase: caller.period.phase,
             rows,
             bytes,
-        }
+        })
     }
 
     /// Waits for an answer, and counts what came.
@@ -434,14 +456,14 @@ impl Execution {
 
     /// A buffer for rows that come directly for one batch. The last one is used again if it is large enough and nobody
     /// holds it any more.
-    fn assembly_buffer(&mut self, rows: usize, width: usize, verify: bool) -> Arc<RowArena> {
+    fn assembly_buffer(&mut self, rows: usize, row_bytes: usize, verify: bool) -> Arc<RowArena> {
         let spare = self
             .spare
             .take()
             .filter(|spare| spare.rows() >= rows && Arc::strong_count(spare) == 1);
         match spare {
             Some(spare) if !verify => spare,
-            _ => Arc::new(RowArena::for_run(rows, width, verify)),
+            _ => Arc::new(RowArena::for_run(rows, row_bytes, verify)),
         }
     }
 }
@@ -467,12 +489,12 @@ struct PlacedRows {
     arena: Arc<RowArena>,
     direct: Arc<RowArena>,
     places: Vec<Place>,
-    width: usize,
+    row_bytes: usize,
 }
 
 impl RowSink for PlacedRows {
-    fn accept(&mut self, first: usize, values: &[f32]) {
-        for (place, row) in self.places[first..].iter().zip(values.chunks_exact(self.width)) {
+    fn accept(&mut self, first: usize, rows: &[u8]) {
+        for (place, row) in self.places[first..].iter().zip(rows.chunks_exact(self.row_bytes)) {
             // SAFETY: the plan gives every place to one request, between its issue and the step that needs it.
             match *place {
                 Place::Slot(slot) => unsafe { self.arena.write(slot, row) },

@@ -28,7 +28,7 @@ use crate::collective::Collective;
 use crate::config::TrainConfig;
 use crate::filling::{Filling, FillingError};
 use crate::machine::MachineEvent;
-use crate::planner::{PLANS_AHEAD, RankPlanner};
+use crate::planner::{PLANS_AHEAD, RankPlanner, encode_as};
 use crate::prefetcher::{PrefetchError, Prefetched, Prefetcher, planned_of};
 use crate::presampler::{EPOCHS_AHEAD, EpochTrace, Presampler, PresamplerError};
 use crate::report::records::StepRecord;
@@ -174,6 +174,7 @@ fn start_workers(
     let epoch_permits = Arc::new(Semaphore::new(EPOCHS_AHEAD));
     let ahead = Arc::new(Semaphore::new(1 + config.ahead as usize));
     let width = start.part.manifest().features;
+    let row_bytes = config.row_type.row_bytes(width);
     let (trace_sender, traces) = mpsc::channel(EPOCHS_AHEAD);
     // Batches are bounded by `ahead`; the borders of an epoch need room beside them.
     let (batch_sender, batches) = mpsc::channel(4);
@@ -215,9 +216,10 @@ fn start_workers(
         book: Arc::clone(&start.book),
         part: start.part,
         transport: start.transport,
-        arena: Arc::new(RowArena::for_run(start.budget_rows as usize, width, config.verify)),
+        arena: Arc::new(RowArena::for_run(start.budget_rows as usize, row_bytes, config.verify)),
         residency: Arc::new(Residency::new(DeviceRows::default(), 0)),
         width,
+        row_type: config.row_type,
         preaggregate: start.preaggregate,
         verify: config.verify,
         ahead: Arc::clone(&ahead),
@@ -230,6 +232,7 @@ fn start_workers(
         book: start.book,
         budget_rows: start.budget_rows,
         window: config.window,
+        row_type: config.row_type,
         epochs: config.epochs,
         state: CacheState::default(),
     };
@@ -319,7 +322,8 @@ impl Loader {
         let rank = self.prefetcher.rank;
         let own_rows = self.filling.book.part_nodes(rank);
         let device_budget_rows = u64::from(self.filling.device_rows);
-        let fill = self.filling.plan().await?;
+        let mut fill = self.filling.plan().await?;
+        encode_as(self.planner.row_type, &mut fill.requests);
         let held = fill.state.held.len() as u64;
         let (traffic, resident) = self.prefetcher.fill(&fill).await?;
         let filled = Filled {

@@ -410,6 +410,7 @@ impl ClusterState {
             version: SUMMARY_VERSION,
             policy: config.policy.clone(),
             window: config.window,
+            row_type: config.row_type,
             budget_rows: self.recorder.budget_rows(),
             device_budget_rows: self.recorder.device_budget_rows(),
             device_rows: self.recorder.device_rows(),

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::book::PartId;
 use crate::rng::Purpose;
+pub use crate::row_type::RowType;
 
 /// Which memory a row is kept in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,23 +45,6 @@ impl DeviceRows {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-/// How a row travels and is kept. One type for now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RowType {
-    #[default]
-    F32,
-}
-
-impl RowType {
-    /// Bytes of one value.
-    pub fn bytes(self) -> usize {
-        match self {
-            RowType::F32 => 4,
-        }
     }
 }
 

@@ -12,7 +12,7 @@
 //! | [`full`](pinned::Full) | every remote row | once, at set-up |
 //!
 //! [`conformance`] checks any policy on any trace against the rules of [`Policy`]; [`bound`] says what none of them can beat,
-//! and [`delivery`] what a choice of delivery times costs, and which to choose.
+//! and [`delivery`] what a choice of delivery times costs, and which to choose; [`moves`] counts what plans will move.
 
 pub mod bound;
 pub mod budget;
@@ -22,6 +22,7 @@ pub mod delivery;
 pub mod epoch;
 mod frequencies;
 pub mod memory;
+pub mod moves;
 pub mod parameters;
 pub mod pinned;
 pub mod replacement;
@@ -107,6 +108,11 @@ pub trait Policy: Send + Sync {
 
     /// Whether what is held at the end of an epoch is the state of the next one.
     fn keeps_across_epochs(&self) -> bool {
+        false
+    }
+
+    /// Whether what moves depends on [`PlanInput::window`].
+    fn uses_window(&self) -> bool {
         false
     }
 

@@ -5,6 +5,7 @@
 //! - [`levels`]: rows that stay on the device change what is uploaded, and nothing else;
 //! - [`shapes`]: graphs and models that are not as one expects;
 //! - [`files`]: what a run prints and leaves behind;
+//! - [`row_types`]: remote rows in fewer bits;
 //! - [`joules`]: energy counters that a test advances.
 //!
 //! And that training learns from the graph, below.
@@ -17,6 +18,7 @@ mod counts;
 mod files;
 mod joules;
 mod levels;
+mod row_types;
 mod shapes;
 
 use common::{debian_parts, serial, train_json};

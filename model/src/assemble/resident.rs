@@ -1,8 +1,6 @@
 //! Rows of which some stay on the device: a batch brings the others, and says where each of its rows is.
 
-use rayon::prelude::*;
-
-use super::{AssembleError, FeatureRows, InputBuffers, ROWS_PER_TASK, check_widths, gather_rows, require_length};
+use super::{AssembleError, FeatureRows, InputBuffers, gather_rows, require_length};
 use crate::layers::BatchInput;
 
 /// The rows of a batch in two tables, `[rows, width]` each: what is resident, and what came with the batch.
@@ -34,23 +32,21 @@ impl<'a> ResidentRows<'a> {
         })
     }
 
-    /// Copies the first rows into `out`, as many as it has room for.
+    /// Copies the first `count` rows into `out`, `[count, width]`.
     ///
     /// # Errors
-    /// A length that is no whole rows, or more than there are.
-    pub fn gather(&self, out: &mut [f32]) -> Result<(), AssembleError> {
-        let Some(rows) = out.len().checked_div(self.width) else {
-            return Ok(());
-        };
-        require_length("the gathered matrix", rows.min(self.count()) * self.width, out.len())?;
-        out.par_chunks_mut(self.width * ROWS_PER_TASK)
-            .enumerate()
-            .for_each(|(task, out)| {
-                for (row, out) in out.chunks_exact_mut(self.width).enumerate() {
-                    out.copy_from_slice(self.row(task * ROWS_PER_TASK + row));
-                }
-            });
-        Ok(())
+    /// Another length, or more rows than there are.
+    pub fn gather(&self, count: usize, out: &mut [f32]) -> Result<(), AssembleError> {
+        gather_rows(self, count, self.width, out)
+    }
+
+    #[inline(always)]
+    fn at(&self, index: usize) -> &[f32] {
+        let start = self.places[index] as usize * self.width;
+        match start.checked_sub(self.resident.len()) {
+            None => &self.resident[start..start + self.width],
+            Some(start) => &self.uploaded[start..start + self.width],
+        }
     }
 }
 
@@ -59,13 +55,22 @@ impl FeatureRows for ResidentRows<'_> {
         self.places.len()
     }
 
+    fn check_width(&self, width: usize) -> Result<(), AssembleError> {
+        require_length("a row of the tables", width, self.width)
+    }
+
     #[inline(always)]
-    fn row(&self, index: usize) -> &[f32] {
-        let start = self.places[index] as usize * self.width;
-        match start.checked_sub(self.resident.len()) {
-            None => &self.resident[start..start + self.width],
-            Some(start) => &self.uploaded[start..start + self.width],
-        }
+    fn row<'a>(&'a self, index: usize, _scratch: &'a mut [f32]) -> &'a [f32] {
+        self.at(index)
+    }
+
+    fn copy_row(&self, index: usize, out: &mut [f32]) {
+        out.copy_from_slice(self.at(index));
+    }
+
+    #[inline(always)]
+    fn memory(&self, index: usize) -> &[u8] {
+        bytemuck::cast_slice(self.at(index))
     }
 }
 
@@ -91,19 +96,19 @@ pub fn check_places(resident: usize, uploaded: usize, places: &[u32], width: usi
     }
 }
 
-/// Makes the input of a batch of which some rows are on the device: copies `rows`, which are the others.
+/// Makes the input of a batch of which some rows are on the device: copies or decodes `rows`, which are the others.
 ///
 /// # Errors
 /// A row of another width.
-pub fn assemble_resident(
-    rows: &[&[f32]],
+pub fn assemble_resident<R: FeatureRows + ?Sized>(
+    rows: &R,
     places: Vec<u32>,
     width: usize,
     buffers: &mut InputBuffers,
 ) -> Result<BatchInput, AssembleError> {
-    check_widths(rows, width)?;
-    let mut uploaded = buffers.take(rows.len() * width);
-    gather_rows(rows, &mut uploaded)?;
+    rows.check_width(width)?;
+    let mut uploaded = buffers.take(rows.count() * width);
+    gather_rows(rows, rows.count(), width, &mut uploaded)?;
     Ok(BatchInput::Resident { uploaded, places })
 }
 
@@ -142,13 +147,13 @@ mod tests {
             if width == 0 {
                 places.fill(0);
             }
-            let input = assemble_resident(&others, places, width, &mut InputBuffers::default()).unwrap();
+            let input = assemble_resident(&others[..], places, width, &mut InputBuffers::default()).unwrap();
             let BatchInput::Resident { uploaded, places } = input else { panic!("another input") };
             prop_assert_eq!(uploaded.len(), others.len() * width);
             let rows = ResidentRows::new(&resident, &uploaded, &places, width).unwrap();
             let values = destinations as usize * width;
             let mut own = vec![f32::NAN; values];
-            rows.gather(&mut own).unwrap();
+            rows.gather(destinations as usize, &mut own).unwrap();
             prop_assert_eq!(bits(&own), bits(&all[..values]));
             let (mut found, mut expected) = (vec![0.0; values], vec![0.0; values]);
             segment_mean(&rows, &block, width, &mut found).unwrap();

@@ -124,7 +124,7 @@ impl SageBackend for Flex {
                 let values = block.destination_count() as usize * width;
                 scratch.resize(2 * values, 0.0);
                 let (own, mean) = scratch.split_at_mut(values);
-                rows.gather(own)?;
+                rows.gather(block.destination_count() as usize, own)?;
                 assemble::segment_mean(&rows, block, width, mean)?;
                 Ok(CpuInput {
                     own: Cow::Borrowed(own),
