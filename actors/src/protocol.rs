@@ -107,7 +107,7 @@ pub struct MachineInfo {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Assignment {
-    pub config: TrainConfig,
+    pub config: Box<TrainConfig>,
     /// All machines, by name. A machine dials those after it.
     pub machines: Vec<MachineInfo>,
     /// Counts the memberships of the run; carried in every lane's hello.

@@ -121,7 +121,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         hosted,
         supervisor,
     } = order;
-    let config = Arc::new(assignment.config);
+    let config: Arc<TrainConfig> = Arc::from(assignment.config);
     let deadline = config.deadline();
     // Ranks may be a while apart at the border of an epoch; dead machines are found by their heartbeat.
     let patience = deadline * PATIENCE;

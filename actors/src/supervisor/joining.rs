@@ -92,7 +92,7 @@ impl ClusterState {
         placement::warn_of_mixed_cpus(&requests, |line| self.output.note(line));
         self.stage = Stage::Connecting;
         let assignment = Assignment {
-            config: self.options.config.clone(),
+            config: Box::new(self.options.config.clone()),
             machines: self.placement.clone(),
             membership_epoch: 1,
         };
