@@ -96,6 +96,17 @@ fn row_bytes(run: &TrainRun) -> u64 {
 }
 
 #[test]
+fn rows_in_fewer_bits_are_on_the_device_as_they_are_decoded() {
+    let _serial = serial();
+    let short = ["--row-type", "int8", "--verify"];
+    let on_demand = run("on-demand", &short);
+    for device_budget in ["0", "10%"] {
+        let with = run("two-level", &[&short[..], &["--device-budget", device_budget]].concat());
+        assert_eq!(with.weights(), on_demand.weights(), "{device_budget}");
+    }
+}
+
+#[test]
 fn an_estimate_that_counts_correct_holds_other_rows() {
     let _serial = serial();
     let moved = |flags: &[&str]| {

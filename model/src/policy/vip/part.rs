@@ -77,12 +77,13 @@ impl PartEstimate {
         let neighbors = part.row(row);
         let picked = |positions| {
             let mut missed = 1.0;
-            let mut picked = 0.0;
+            let mut picked: f64 = 0.0;
             for (arrival, fanout) in arrivals().zip(fanouts).rev() {
                 missed *= 1.0 - pick_probability(neighbors.len(), *fanout, positions);
                 picked += arrival * (1.0 - missed);
             }
-            picked
+            // The arrivals of a node that surely comes may add up to a little more than 1.
+            picked.min(1.0)
         };
         let picked_once = picked(1);
         for same in neighbors.chunk_by(|one, other| one == other) {
