@@ -4,21 +4,24 @@
 //! ends together take per gigabyte. The plain side is the least that would do: length, ids, length, rows, with buffers
 //! that are reused, one request at a time, no checks, no deadlines, no counting.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use greengnn::shard::{MemoryShard, PartShard};
-use greengnn::transport::{
-    BoxFuture, Caller, Hosted, LaneClient, LaneListener, LaneSettings, MachineId, RowSink, Ticket, TicketSource,
-};
+use greengnn::transport::{Caller, Hosted, LaneClient, LaneListener, LaneSettings, MachineId, RowSink};
 use greengnn_model::counters::{Period, Phase};
 use greengnn_model::rng::{CounterRng, mix64};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
+
+use support::{FromHosted, cost, median};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -67,14 +70,6 @@ struct Ends {
     ids: Vec<u8>,
     values: Vec<f32>,
     _listener: LaneListener,
-}
-
-struct FromHosted(Arc<Hosted>, MachineId);
-
-impl TicketSource for FromHosted {
-    fn next_ticket(&self) -> BoxFuture<'_, Result<Ticket, String>> {
-        Box::pin(async { self.0.tickets().issue(&self.1).map_err(|error| error.to_string()) })
-    }
 }
 
 /// Copies rows to where they belong, as a cache does.
@@ -202,28 +197,4 @@ fn compare(runtime: &Runtime, ends: &mut Ends) {
             cpu(&plain)
         );
     }
-}
-
-/// Wall and CPU seconds of one of `calls` calls.
-fn cost(calls: usize, mut call: impl FnMut()) -> (f64, f64) {
-    let (started, cpu) = (Instant::now(), cpu_seconds());
-    for _ in 0..calls {
-        call();
-    }
-    let calls = calls as f64;
-    (started.elapsed().as_secs_f64() / calls, (cpu_seconds() - cpu) / calls)
-}
-
-/// CPU seconds of this process so far, user and system.
-fn cpu_seconds() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a live timespec, which is all that the call writes.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -17,7 +17,7 @@ use greengnn_model::policy::conformance::{self, Case};
 use greengnn_model::policy::pinned::OnDemand;
 use greengnn_model::policy::{MemoryTrace, RemoteTrace};
 use greengnn_model::rng::{BatchKey, CounterRng, Purpose, mix_words, shuffle};
-use greengnn_model::sampling::{EpochSpec, InMemoryOwners, SeedRows, StepCounts, presample, steps};
+use greengnn_model::sampling::{EpochSpec, InMemoryOwners, SeedOrder, SeedRows, StepCounts, presample, steps};
 use greengnn_model::store::{GraphStore, PartStore};
 use greengnn_model::synth::SynthSpec;
 
@@ -128,6 +128,7 @@ fn presampled_epoch(rank: Rank, stores: &[PartStore]) -> Vec<MiniBatch> {
         batch_size: BATCH,
         fanouts: FANOUTS.to_vec(),
         training: Purpose::Train,
+        order: SeedOrder::Random,
         steps: StepCounts {
             train: step_count(stores),
             ..StepCounts::default()

@@ -106,6 +106,8 @@ impl RowArena {
 
 #[cfg(test)]
 mod tests {
+    use greengnn_model::row_type::RowType;
+
     use super::*;
 
     #[test]
@@ -134,6 +136,25 @@ mod tests {
             arena.row(1)
         };
         assert_eq!(bytemuck::try_cast_slice::<u8, f32>(row), Ok(&[1.0, -2.0][..]));
+    }
+
+    #[test]
+    fn a_poisoned_row_is_none_that_features_make_and_decodes_to_nan_in_every_row_type() {
+        for row_type in RowType::ALL {
+            let arena = RowArena::for_run(1, row_type.row_bytes(3), true);
+            // SAFETY: one thread.
+            unsafe {
+                let mut row = [0.0; 3];
+                row_type.decode(arena.row(0), &mut row);
+                assert!(row.iter().all(|value| value.is_nan()), "{row_type}: {row:?}");
+                for value in [0.0, -1.0, -1e-30, f32::MIN, f32::MAX] {
+                    let mut bytes = vec![0; row_type.row_bytes(3)];
+                    row_type.encode(&[value; 3], &mut bytes);
+                    arena.write(0, &bytes);
+                    assert!(!RowArena::is_poisoned(arena.row(0)), "{row_type}: {value}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use greengnn_model::layers::{DeviceChoice, LayerError};
+use greengnn_model::plan::Delivery;
 use greengnn_model::policy::{Budget, BudgetError, PolicyParameters, UnknownPolicy};
 use greengnn_model::row_type::RowType;
+use greengnn_model::sampling::SeedOrder;
 use greengnn_model::store::PartsManifest;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +16,8 @@ use serde::{Deserialize, Serialize};
 pub struct TrainConfig {
     /// How remote rows are cached.
     pub policy: String,
+    /// How remote rows are asked for: request by request, or as one stream per owner and epoch.
+    pub delivery: Delivery,
     /// Steps per window: exact for `window`, a maximum for `bulk`.
     pub window: u32,
     /// Cache memory of a rank: a share of the rows that it does not own, bytes, or rows.
@@ -31,6 +35,8 @@ pub struct TrainConfig {
     pub epochs: u32,
     /// Seed nodes of a rank per step.
     pub batch_size: u32,
+    /// The order of the seeds. All but `random` change what is learnt.
+    pub batch_order: SeedOrder,
     /// Neighbours per hop, from the seeds outwards; one GraphSAGE layer per hop.
     pub fanouts: Vec<u32>,
     pub hidden: usize,
@@ -61,6 +67,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             policy: "bulk".to_owned(),
+            delivery: Delivery::Windowed,
             window: 16,
             budget: "25%".to_owned(),
             device_budget: None,
@@ -70,6 +77,7 @@ impl Default for TrainConfig {
             row_type: RowType::F32,
             epochs: 10,
             batch_size: 1000,
+            batch_order: SeedOrder::Random,
             fanouts: vec![25, 10],
             hidden: 128,
             lr: 0.003,
@@ -249,6 +257,10 @@ pub struct TrainFlags {
     /// [default: bulk]
     #[arg(long)]
     pub policy: Option<String>,
+    /// How remote rows are asked for: windowed, request by request, or stream, one request per owner and epoch that is
+    /// answered by one ordered stream, for which bulk plans a delivery at every step [default: windowed]
+    #[arg(long)]
+    pub delivery: Option<Delivery>,
     /// Steps per window; exact for `window`, a maximum for `bulk` [default: 16]
     #[arg(long, value_name = "W")]
     pub window: Option<u32>,
@@ -278,6 +290,10 @@ pub struct TrainFlags {
     /// Seed nodes of a rank per step [default: 1000]
     #[arg(long)]
     pub batch_size: Option<u32>,
+    /// Order of the seeds: `random`, or `proximity[:SEQUENCES]`, by breadth-first searches, so that consecutive batches share
+    /// more rows; that changes what is learnt [default: random]
+    #[arg(long, value_name = "ORDER")]
+    pub batch_order: Option<SeedOrder>,
     /// Neighbours per hop from the seeds outwards; one layer per hop [default: 25,10]
     #[arg(long, value_delimiter = ',', value_name = "N,N,..", action = clap::ArgAction::Set)]
     pub fanouts: Option<Vec<u32>>,
@@ -341,10 +357,12 @@ impl TrainFlags {
         config.presample_epochs = self.presample_epochs.unwrap_or(config.presample_epochs);
         config.vip_weight = self.vip_weight.unwrap_or(config.vip_weight);
         config.network_cost = self.network_cost.unwrap_or(config.network_cost);
+        config.delivery = self.delivery.unwrap_or(config.delivery);
         config.row_type = self.row_type.unwrap_or(config.row_type);
         config.window = self.window.unwrap_or(config.window);
         config.epochs = self.epochs.unwrap_or(config.epochs);
         config.batch_size = self.batch_size.unwrap_or(config.batch_size);
+        config.batch_order = self.batch_order.unwrap_or(config.batch_order);
         if let Some(fanouts) = &self.fanouts {
             config.fanouts.clone_from(fanouts);
         }
@@ -455,6 +473,7 @@ mod tests {
     fn a_resolved_configuration_reads_back_as_it_was() {
         let config = TrainConfig {
             threads: Some(2),
+            batch_order: SeedOrder::Proximity { sequences: 7 },
             ..TrainConfig::default()
         };
         let text = toml::to_string(&config).unwrap();

@@ -42,6 +42,7 @@ pub mod rmp;
 pub mod run_output;
 pub mod shard;
 mod silence;
+mod streams;
 pub mod supervisor;
 pub mod telemetry;
 pub mod trainer;

@@ -193,12 +193,30 @@ pub struct Scratch {
 }
 
 impl Scratch {
+    /// In the folder of the system for temporary files, which may be small, or memory.
     pub fn new() -> std::io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("greengnn-").tempdir()?;
-        Ok(Self {
+        Ok(Self::of(tempfile::Builder::new().prefix("greengnn-").tempdir()?))
+    }
+
+    /// On the disk of `target`, a file or folder to come, for what is as large as a graph.
+    pub fn beside(target: &Path) -> std::io::Result<Self> {
+        let parent = match target.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        std::fs::create_dir_all(parent)?;
+        let folder = tempfile::Builder::new()
+            .prefix(".greengnn-")
+            .suffix(".tmp")
+            .tempdir_in(parent)?;
+        Ok(Self::of(folder))
+    }
+
+    fn of(folder: TempDir) -> Self {
+        Self {
             _unfinished: Unfinished::register(Leftover::Folder(folder.path().to_owned())),
             folder,
-        })
+        }
     }
 
     pub fn path(&self) -> &Path {

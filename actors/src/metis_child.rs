@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use greengnn_model::book::PartId;
 use greengnn_model::npy::{ArrayWriter, NpyError};
-use greengnn_model::partition::{self, Adjacency, NodeLoads, PartitionError, assignment_from_file, check_metis_size};
+use greengnn_model::partition::{
+    self, Adjacency, Links, NodeLoads, PartitionError, assignment_from_file, check_metis_size,
+};
 use greengnn_model::rng::Purpose;
 use greengnn_model::store::{GraphManifest, GraphStore, StoreError};
 
@@ -41,7 +43,11 @@ pub struct MetisChildArgs {
     /// Seed of METIS.
     #[arg(long)]
     pub seed: u64,
-    /// File that the assignment is written to, a `.npy` of one number per node.
+    /// Cut clusters of nodes instead of nodes.
+    #[arg(long)]
+    pub clusters: bool,
+    /// File that the assignment is written to, a `.npy` of one number per node. Its folder also takes what else must be
+    /// on disk meanwhile.
     #[arg(long)]
     pub result: PathBuf,
     /// Process id of the parent, without which the child ends.
@@ -58,7 +64,7 @@ pub enum MetisChildError {
     Start { program: PathBuf, source: std::io::Error },
     #[error("cannot wait for the METIS process")]
     Wait(#[source] std::io::Error),
-    #[error("the METIS process did not end within {limit:?} and was stopped; cut with `--method hash` instead")]
+    #[error("the METIS process did not end within {limit:?} and was stopped; cut with `--method stream` instead")]
     TooSlow { limit: Duration },
     #[error("the METIS process failed ({status}){complaint}")]
     Failed { status: String, complaint: String },
@@ -106,15 +112,50 @@ impl MetisProgram {
     /// than the limit is an error that says so, with the end of what it wrote to its standard error.
     pub fn assign(&self, graph: &Path, parts: PartId, seed: u64) -> Result<Vec<PartId>, MetisChildError> {
         let manifest = GraphManifest::open(graph)?;
-        let nodes = manifest.nodes;
-        check_metis_size(u64::from(nodes), manifest.edges)?;
+        check_metis_size(u64::from(manifest.nodes), manifest.edges)?;
         let folder = Scratch::new().map_err(MetisChildError::Folder)?;
-        let result = folder.path().join("assignment.npy");
-        self.run(graph, parts, seed, &result)?;
+        self.run(graph, parts, seed, false, folder.path())
+    }
+
+    /// As [`assign`](Self::assign), but cuts clusters of nodes, of which METIS can hold many more
+    /// ([`partition::cluster_assignment`]). Of a directed graph all edges are copied into the folder `scratch`, 4 bytes
+    /// each, for as long as this takes.
+    ///
+    /// # Errors
+    /// As [`assign`](Self::assign), except that a graph of too many clusters is refused by the child.
+    pub fn assign_clusters(
+        &self,
+        graph: &Path,
+        parts: PartId,
+        seed: u64,
+        scratch: &Path,
+    ) -> Result<Vec<PartId>, MetisChildError> {
+        self.run(graph, parts, seed, true, scratch)
+    }
+
+    /// Starts the child, which may use `folder`, and reads the result from there.
+    fn run(
+        &self,
+        graph: &Path,
+        parts: PartId,
+        seed: u64,
+        clusters: bool,
+        folder: &Path,
+    ) -> Result<Vec<PartId>, MetisChildError> {
+        let nodes = GraphManifest::open(graph)?.nodes;
+        let result = folder.join("assignment.npy");
+        self.wait_for(graph, parts, seed, clusters, &result)?;
         assignment_from_file(&result, nodes, parts).map_err(MetisChildError::Result)
     }
 
-    fn run(&self, graph: &Path, parts: PartId, seed: u64, result: &Path) -> Result<(), MetisChildError> {
+    fn wait_for(
+        &self,
+        graph: &Path,
+        parts: PartId,
+        seed: u64,
+        clusters: bool,
+        result: &Path,
+    ) -> Result<(), MetisChildError> {
         let child = Command::new(&self.program)
             .args(&self.first_arguments)
             .arg("--graph")
@@ -123,6 +164,7 @@ impl MetisProgram {
             .arg("--result")
             .arg(result)
             .args(["--parent", &std::process::id().to_string()])
+            .args(clusters.then_some("--clusters"))
             // Its complaints become part of a sentence, in which a list of stack frames has no place.
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
@@ -206,13 +248,29 @@ fn describe(status: ExitStatus) -> String {
 pub fn run_child(args: &MetisChildArgs) -> Result<(), MetisChildError> {
     die_with_parent(args.parent)?;
     let graph = GraphStore::open(&args.graph)?;
-    let adjacency = Adjacency::symmetric(graph.topology())?;
-    let loads = NodeLoads::new(graph.topology(), graph.split(Purpose::Train));
-    let assignment = partition::metis_assignment(&adjacency, &loads, args.parts, args.seed)?;
+    let train = graph.split(Purpose::Train);
+    let assignment = if args.clusters {
+        let folder = args.result.parent().unwrap_or(Path::new("."));
+        let links = links_of(&graph, folder)?;
+        partition::cluster_assignment(&links, train, args.parts, args.seed)?
+    } else {
+        let adjacency = Adjacency::symmetric(graph.topology())?;
+        let loads = NodeLoads::new(graph.topology(), train);
+        partition::metis_assignment(&adjacency, &loads, args.parts, args.seed)?
+    };
     let mut writer = ArrayWriter::<u16>::create(&args.result, &[assignment.len()])?;
     writer.write(&assignment)?;
     writer.finish()?;
     Ok(())
+}
+
+/// The edges of a graph folder from both ends; those of a directed graph take room in the folder `scratch`.
+pub(crate) fn links_of<'a>(graph: &'a GraphStore, scratch: &Path) -> Result<Links<'a>, PartitionError> {
+    if graph.manifest().directed {
+        Links::directed(graph.topology(), scratch)
+    } else {
+        Links::symmetric(graph.topology())
+    }
 }
 
 /// Has the kernel kill this process when its parent ends, however that ends.

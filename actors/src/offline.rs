@@ -281,6 +281,7 @@ pub fn spec(config: &TrainConfig, rank: Rank, epoch: u32, training: Purpose, ste
         batch_size: config.batch_size,
         fanouts: config.fanouts.clone(),
         training,
+        order: config.batch_order,
         steps,
     }
 }

@@ -1,15 +1,15 @@
 //! The prefetcher of a rank: executes the plan. It asks the owners when the plan says so, assembles the next batch while
 //! the one before trains, and keeps the arena as the plan wants it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use greengnn_model::assemble::{AssembleError, InputBuffers};
-use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::book::{PartId, PartitionBook, Rank};
 use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
-use greengnn_model::plan::{BatchPlan, Level, Place, Request};
+use greengnn_model::plan::{BatchPlan, Delivery, Level, Place, Request, WindowPlan};
 use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
 use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartStore;
@@ -23,7 +23,8 @@ use crate::planner::Planned;
 use crate::presampler::EpochTrace;
 use crate::report::summary::Planned as PlannedCounts;
 use crate::residency::Residency;
-use crate::transport::{Caller, RowSink, Transport, TransportError};
+use crate::streams::Streams;
+use crate::transport::{Arrival, Caller, RowSink, Transport, TransportError};
 
 /// What the trainer takes from the prefetcher.
 pub enum Prefetched {
@@ -98,6 +99,7 @@ pub struct Prefetcher {
     pub book: Arc<PartitionBook>,
     pub part: Arc<PartStore>,
     pub transport: Arc<dyn Transport>,
+    pub delivery: Delivery,
     /// Slots of exactly the budget.
     pub arena: Arc<RowArena>,
     /// Which rows are on the device; nothing is in the arena's slots of these.
@@ -197,13 +199,17 @@ impl Prefetcher {
             let planned = planned.map_err(|source| PrefetchError::Plan { rank, source })?;
             match (planned, &mut current) {
                 (Planned::Epoch(trace), _) => {
-                    current = Some(Execution::new(Arc::clone(&trace)));
+                    let streams = Streams::new(Arc::clone(&self.transport), rank, trace.epoch);
+                    current = Some(Execution::new(Arc::clone(&trace), streams));
                     if trainer.send(Prefetched::Epoch(trace)).await.is_err() {
                         return Ok(());
                     }
                 }
-                (Planned::Window(window), Some(execution)) => {
-                    execution.plan(&window.requests);
+                (Planned::Window(mut window), Some(execution)) => {
+                    execution.plan(&window.requests, self.delivery);
+                    if self.delivery == Delivery::Stream {
+                        self.schedule(execution, &mut window).await?;
+                    }
                     let mut requests = window.requests.into_iter().peekable();
                     for plan in window.batches {
                         let Ok(permit) = self.ahead.acquire().await else {
@@ -271,7 +277,10 @@ impl Prefetcher {
                 },
             };
             let needed_by = request.needed_by_step;
-            let asked = self.ask(caller, request, &direct)?;
+            let asked = match self.delivery {
+                Delivery::Windowed => self.ask(caller, request, &direct)?,
+                Delivery::Stream => self.grant(execution, caller.period.phase, request, &direct).await?,
+            };
             execution.in_flight.entry(needed_by).or_default().push(asked);
         }
         held.peak = held.peak.max(held.rows);
@@ -337,13 +346,45 @@ impl Prefetcher {
         }
     }
 
+    /// Puts what a window asks for on the schedules of its owners.
+    async fn schedule(&self, execution: &mut Execution, window: &mut WindowPlan) -> Result<(), PrefetchError> {
+        let trace = Arc::clone(&execution.trace);
+        let step = window.first_step();
+        let last = step + window.batches.len() as u32 == RemoteTrace::steps(&*trace);
+        let phase_of = |step| Phase::from(RemoteTrace::purpose(&*trace, step));
+        let opened = execution.streams.schedule(&mut window.requests, phase_of, last).await;
+        let requests = opened.map_err(|source| self.no_rows(step, source))?;
+        let training = execution.tally.traffic.entry(Phase::Training).or_default();
+        training.feature_requests += requests;
+        Ok(())
+    }
+
+    /// Lets the owner of a scheduled request send its rows; they land where the plan wants them.
+    async fn grant(
+        &self,
+        execution: &mut Execution,
+        phase: Phase,
+        request: Request,
+        direct: &Arc<RowArena>,
+    ) -> Result<Asked, PrefetchError> {
+        let (owner, step) = (request.owner, request.needed_by_step);
+        let (rows, bytes, sink) = self.places(request, direct)?;
+        let granted = execution.streams.grant(owner, Box::new(sink)).await;
+        Ok(Asked {
+            answer: Answer::Delivery(granted.map_err(|source| self.no_rows(step, source))?),
+            phase,
+            rows,
+            bytes,
+        })
+    }
+
     /// Bytes of one encoded row.
     fn row_bytes(&self) -> usize {
         self.row_type.row_bytes(self.width)
     }
 
-    /// Sends a request; its rows land where the plan wants them.
-    fn ask(&self, caller: Caller, request: Request, direct: &Arc<RowArena>) -> Result<Asked, PrefetchError> {
+    /// The rows and bytes that a request moves, and the sink that puts them where the plan wants them.
+    fn places(&self, request: Request, direct: &Arc<RowArena>) -> Result<(u64, u64, PlacedRows), PrefetchError> {
         if request.dtype != self.row_type {
             return Err(PrefetchError::PlanDoesNotFit {
                 rank: self.rank,
@@ -351,7 +392,7 @@ impl Prefetcher {
                 what: format!("a request wants {} rows in a run of {}", request.dtype, self.row_type),
             });
         }
-        let rows = request.rows.len() as u64;
+        let rows = request.places.len() as u64;
         let row_bytes = self.row_bytes();
         let bytes = rows * row_bytes as u64;
         let sink = PlacedRows {
@@ -360,14 +401,17 @@ impl Prefetcher {
             places: request.places,
             row_bytes,
         };
+        Ok((rows, bytes, sink))
+    }
+
+    /// Sends a request; its rows land where the plan wants them.
+    fn ask(&self, caller: Caller, mut request: Request, direct: &Arc<RowArena>) -> Result<Asked, PrefetchError> {
+        let (owner, asked_rows) = (request.owner, std::mem::take(&mut request.rows));
+        let (rows, bytes, sink) = self.places(request, direct)?;
         let transport = Arc::clone(&self.transport);
-        let answer = tokio::spawn(async move {
-            transport
-                .fetch_rows(caller, request.owner, request.rows, Box::new(sink))
-                .await
-        });
+        let answer = tokio::spawn(async move { transport.fetch_rows(caller, owner, asked_rows, Box::new(sink)).await });
         Ok(Asked {
-            answer,
+            answer: Answer::Request(answer),
             phase: caller.period.phase,
             rows,
             bytes,
@@ -376,22 +420,27 @@ impl Prefetcher {
 
     /// Waits for an answer, and counts what came.
     async fn answered(&self, step: u32, mut asked: Asked, traffic: &mut Traffic) -> Result<(), PrefetchError> {
-        (&mut asked.answer)
-            .await
-            .map_err(|error| self.task_ended(&error))?
-            .map_err(|source| PrefetchError::Rows {
-                rank: self.rank,
-                step,
-                source,
-            })?;
+        let (requests, came) = match &mut asked.answer {
+            Answer::Request(answer) => (1, answer.await.map_err(|error| self.task_ended(&error))?),
+            Answer::Delivery(arrival) => (0, arrival.await),
+        };
+        came.map_err(|source| self.no_rows(step, source))?;
         *traffic += Traffic {
-            feature_requests: 1,
+            feature_requests: requests,
             deliveries: 1,
             sample_requests: 0,
             feature_rows: asked.rows,
             feature_bytes: asked.bytes,
         };
         Ok(())
+    }
+
+    fn no_rows(&self, step: u32, source: TransportError) -> PrefetchError {
+        PrefetchError::Rows {
+            rank: self.rank,
+            step,
+            source,
+        }
     }
 
     fn task_ended(&self, error: &tokio::task::JoinError) -> PrefetchError {
@@ -402,17 +451,24 @@ impl Prefetcher {
     }
 }
 
-/// A request that has left. Dropping it ends it.
+/// A request that has left, or a delivery that may come. Dropping it ends it, a delivery with its stream.
 struct Asked {
-    answer: JoinHandle<Result<(), TransportError>>,
+    answer: Answer,
     phase: Phase,
     rows: u64,
     bytes: u64,
 }
 
+enum Answer {
+    Request(JoinHandle<Result<(), TransportError>>),
+    Delivery(Arrival),
+}
+
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.answer.abort();
+        if let Answer::Request(answer) = &self.answer {
+            answer.abort();
+        }
     }
 }
 
@@ -428,16 +484,21 @@ struct Execution {
     tally: EpochTally,
     /// Requests that have left, by the step that needs them.
     in_flight: BTreeMap<u32, Vec<Asked>>,
+    streams: Streams,
+    /// Owners that the plans have named so far.
+    planned_owners: BTreeSet<PartId>,
     /// The assembly buffer of the step before, to be filled again.
     spare: Option<Arc<RowArena>>,
 }
 
 impl Execution {
-    fn new(trace: Arc<EpochTrace>) -> Self {
+    fn new(trace: Arc<EpochTrace>, streams: Streams) -> Self {
         Self {
             trace,
             tally: EpochTally::default(),
             in_flight: BTreeMap::new(),
+            streams,
+            planned_owners: BTreeSet::new(),
             spare: None,
         }
     }
@@ -447,10 +508,17 @@ impl Execution {
     }
 
     /// Counts what a window's plan says, apart from what will be asked and answered.
-    fn plan(&mut self, requests: &[Request]) {
+    fn plan(&mut self, requests: &[Request], delivery: Delivery) {
         for request in requests {
             let phase = self.phase(request.needed_by_step);
-            *self.tally.planned.entry(phase).or_default() += planned_of(std::slice::from_ref(request));
+            let mut counts = planned_of(std::slice::from_ref(request));
+            if delivery == Delivery::Stream {
+                counts.feature_requests = 0;
+                if self.planned_owners.insert(request.owner) {
+                    self.tally.planned.entry(Phase::Training).or_default().feature_requests += 1;
+                }
+            }
+            *self.tally.planned.entry(phase).or_default() += counts;
         }
     }
 
@@ -468,10 +536,11 @@ impl Execution {
     }
 }
 
-/// Requests and rows of planned requests.
+/// What is asked for and moved where planned requests are asked one by one.
 pub fn planned_of(requests: &[Request]) -> PlannedCounts {
     PlannedCounts {
         feature_requests: requests.len() as u64,
+        deliveries: requests.len() as u64,
         feature_rows: requests.iter().map(|request| request.rows.len() as u64).sum(),
     }
 }

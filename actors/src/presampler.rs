@@ -254,6 +254,7 @@ impl Presampler {
             batch_size: self.config.batch_size,
             fanouts: self.config.fanouts.clone(),
             training: Purpose::Train,
+            order: self.config.batch_order,
             steps,
         }
     }

@@ -216,6 +216,7 @@ fn start_workers(
         book: Arc::clone(&start.book),
         part: start.part,
         transport: start.transport,
+        delivery: config.delivery,
         arena: Arc::new(RowArena::for_run(start.budget_rows as usize, row_bytes, config.verify)),
         residency: Arc::new(Residency::new(DeviceRows::default(), 0)),
         width,

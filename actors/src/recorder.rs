@@ -324,6 +324,7 @@ fn served_by_rank(reports: &[EpochReport]) -> BTreeMap<(Rank, Period), Served> {
     for entry in reports.iter().flat_map(|report| &report.served) {
         let sum = served.entry((entry.rank, entry.period)).or_default();
         sum.feature_requests += entry.counts.feature_requests;
+        sum.deliveries += entry.counts.deliveries;
         sum.feature_rows += entry.counts.feature_rows;
         sum.sample_requests += entry.counts.sample_requests;
     }
@@ -346,6 +347,7 @@ fn check_counts(record: &RankRecord, rank: Rank) -> Result<(), RecordError> {
             counted.feature_requests,
             served.feature_requests,
         ),
+        ("deliveries", planned.deliveries, counted.deliveries, served.deliveries),
         ("rows", planned.feature_rows, counted.feature_rows, served.feature_rows),
     ];
     for (what, planned, counted, served) in pairs {

@@ -1,5 +1,7 @@
 //! What an owner serves: the feature rows and the neighbour samples of one part, and the ledgers that count it.
 
+mod encoded;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -11,10 +13,7 @@ use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::{NeighborQuery, NeighborReply, Topology, answer_query};
 use serde::{Deserialize, Serialize};
 
-mod encoded;
-
-use encoded::EncodedRows;
-
+use self::encoded::EncodedRows;
 use crate::transport::Caller;
 
 /// The stored data of one part: features and in-edges. The partition store implements it over its memory maps.
@@ -54,8 +53,8 @@ impl PartShard {
         }
     }
 
-    /// A part whose rows are served as `row_type`. Those that are not f32 are encoded once, into a file without a name in
-    /// `folder` that is as large as all of them.
+    /// A part whose rows are served as `row_type`. Those that are not f32 are encoded once, when they are first asked
+    /// for, into a file without a name in `folder` that is as large as all of them.
     ///
     /// # Errors
     /// The folder cannot be written or has too little room.
@@ -110,6 +109,25 @@ impl PartShard {
         self.check(rows)?;
         self.served.count(caller, |served| {
             served.feature_requests += 1;
+            served.deliveries += 1;
+            served.feature_rows += rows.len() as u64;
+        });
+        Ok(())
+    }
+
+    /// Counts the request that opens a stream.
+    pub fn admit_stream(&self, caller: Caller) {
+        self.served.count(caller, |served| served.feature_requests += 1);
+    }
+
+    /// Checks a delivery of a stream and counts it. Whoever calls this then delivers the rows.
+    ///
+    /// # Errors
+    /// A row that the part does not have; nothing is counted then.
+    pub fn admit_delivery(&self, caller: Caller, rows: &[u32]) -> Result<(), String> {
+        self.check(rows)?;
+        self.served.count(caller, |served| {
+            served.deliveries += 1;
             served.feature_rows += rows.len() as u64;
         });
         Ok(())
@@ -160,9 +178,11 @@ impl PartShard {
 /// What an owner served to one rank in one period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
-    /// Questions for feature rows that were accepted.
+    /// Questions for feature rows that were accepted, and streams that were opened.
     pub feature_requests: u64,
-    /// Rows of those questions.
+    /// Answers: one per question, and those of streams.
+    pub deliveries: u64,
+    /// Rows of those answers.
     pub feature_rows: u64,
     /// Questions for sampled neighbours that were answered.
     pub sample_requests: u64,
@@ -349,6 +369,7 @@ mod tests {
         );
         let first = Served {
             feature_requests: 1,
+            deliveries: 1,
             feature_rows: 3,
             sample_requests: 0,
         };

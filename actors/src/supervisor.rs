@@ -409,6 +409,7 @@ impl ClusterState {
         Ok(RunSummary {
             version: SUMMARY_VERSION,
             policy: config.policy.clone(),
+            delivery: config.delivery,
             window: config.window,
             row_type: config.row_type,
             budget_rows: self.recorder.budget_rows(),

@@ -6,7 +6,7 @@
 //!
 //! 1. **Rows arrive as asked.** The sink gets every row of a request exactly once, in the order of the request, and
 //!    nothing after the future has resolved.
-//! 2. **Counted where served.** The owner's ledger gains one request and as many rows as were asked, under the caller's
+//! 2. **Counted where served.** The owner's ledger gains one request, one delivery and as many rows as were asked, under the caller's
 //!    rank and period, whether the request crossed a socket or not. A refused request counts nothing.
 //! 3. **An empty request is answered** at once, and counts as a request.
 //! 4. **Bad rows are refused.** A row that the owner does not have fails that request with
@@ -15,6 +15,11 @@
 //!    [`TransportError::NoAnswer`], which names the peer.
 //! 6. **Parcels keep their order** between two ranks, and are delivered once.
 //! 7. **Memory is bounded.** In-flight bytes per peer stay below a stated limit, however many requests wait.
+//! 8. **A stream is one request.** The owner's ledger gains one request when it opens, under the caller's period, and one
+//!    delivery with its rows, under its own phase, when the owner comes to it. What is not granted is not counted.
+//! 9. **Deliveries come in the order of the schedule**, each in full and as scheduled, and rules 4 and 5 hold for them. One
+//!    that is refused ends its stream, and no other.
+//! 10. **Nothing comes that is not granted.**
 //!
 //! # The transport of a run
 //!
@@ -28,8 +33,8 @@
 //! ```
 //!
 //! A lane is a TCP connection that was opened with a single-use [`Ticket`] (`hello.rs`) and then carries frames
-//! (`frame.rs`). A peer is reached over a few lanes for rows, each with one request in service, one for neighbour samples
-//! and one for parcels, so that no gradient waits behind megabytes of rows. A reply of rows comes in frames of at most
+//! (`frame.rs`). A peer is reached over a few lanes for rows, each with one request in service, one for neighbour samples,
+//! one for parcels, so that no gradient waits behind megabytes of rows, and one per open stream ([`RowStream`]). A reply of rows comes in frames of at most
 //! [`LaneSettings::chunk_bytes`], each handed to the sink and forgotten: in flight are one frame per lane at the asker, one
 //! frame and one request per lane at the owner, and in inboxes what [`InboxLimits`] allow.
 
@@ -45,6 +50,7 @@ mod outbound;
 mod router;
 mod service;
 mod settings;
+mod stream;
 mod ticket;
 
 use std::future::Future;
@@ -62,6 +68,7 @@ pub use inbox::{Inbox, InboxError, InboxLimits, Reservation};
 pub use listener::LaneListener;
 pub use router::Router;
 pub use settings::{LaneSettings, MAX_ROW_BYTES};
+pub use stream::{Arrival, RowStream, ScheduledRows};
 pub use ticket::{Ticket, TicketBook, TicketError, TicketSource, TicketStack};
 
 /// A boxed future, so that transports can be used as trait objects.
@@ -146,6 +153,10 @@ pub trait Transport: Send + Sync + 'static {
         rows: Vec<u32>,
         sink: Box<dyn RowSink + 'a>,
     ) -> BoxFuture<'a, Result<(), TransportError>>;
+
+    /// Opens a stream of deliveries of `owner`: one request, which counts under the caller's period. Its deliveries count
+    /// under the same epoch and the phase of each. A refusal may come as late as the first arrival.
+    fn open_stream(&self, caller: Caller, owner: PartId) -> BoxFuture<'_, Result<Box<dyn RowStream>, TransportError>>;
 
     /// Samples neighbours of nodes that `owner` owns; one request, whatever the number of queries.
     fn sample(

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::layers::{Device, DeviceChoice, LayerError, ModelConfig, Trainable};
+use greengnn_model::policy::streamed::for_delivery;
 use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy};
 use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::{StepCounts, steps};
@@ -131,14 +132,18 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         .find(|machine| machine.name == me.name)
         .ok_or(WiringError::NoRank)?;
     let policy = config.policy_parameters().policy(&config.policy)?;
+    let policy = for_delivery(policy, config.delivery);
     let budget: Budget = config.budget.parse()?;
     let device_budget = config.device_budget.as_deref().map(str::parse::<Budget>).transpose()?;
     set_threads(&config, own, &machines);
 
+    let defaults = LaneSettings::default();
     let settings = LaneSettings {
         deadline,
         row_type: config.row_type,
-        ..LaneSettings::default()
+        // A stream has a connection; that of the epoch before may not have been given back when the next one opens.
+        max_connections: defaults.max_connections + 2 * own.ranks.len() * usize::from(manifest.book.parts()),
+        ..defaults
     };
     hosted.set_membership_epoch(assignment.membership_epoch);
     let router = Arc::new(Router::new(Arc::clone(&hosted), deadline));
@@ -151,7 +156,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
                 .await
                 .map_err(ended)??;
         }
-        hosted.add_shard(Arc::new(shard(&part, config.row_type, &work_folder)?));
+        hosted.add_shard(Arc::new(shard(&part, config.row_type, &work_folder).await?));
         hosted.add_inbox(Inbox::new(*rank, InboxLimits::default()));
         parts.insert(*rank, part);
     }
@@ -284,10 +289,11 @@ async fn open_lanes(
     .await?)
 }
 
-/// The part as it is served.
-fn shard(part: &Arc<PartStore>, row_type: RowType, folder: &Path) -> Result<PartShard, WiringError> {
-    let shard = PartShard::encoded(StoredShard(Arc::clone(part)), row_type, folder);
-    shard.map_err(|source| WiringError::Encode {
+/// The part as it is served. Taking room on disk may take a while where the file system has to write it.
+async fn shard(part: &Arc<PartStore>, row_type: RowType, folder: &Path) -> Result<PartShard, WiringError> {
+    let (stored, within) = (StoredShard(Arc::clone(part)), folder.to_owned());
+    let shard = tokio::task::spawn_blocking(move || PartShard::encoded(stored, row_type, &within)).await;
+    shard.map_err(ended)?.map_err(|source| WiringError::Encode {
         part: part.part(),
         row_type,
         folder: folder.to_owned(),

@@ -17,7 +17,7 @@ use greengnn_model::batch::MiniBatch;
 use greengnn_model::book::PartitionBook;
 use greengnn_model::rng::{CounterRng, Purpose, mix_words};
 use greengnn_model::sampling::{
-    EpochSpec, InMemoryOwners, NeighborQuery, SeedRows, StepCounts, Topology, answer_query, presample,
+    EpochSpec, InMemoryOwners, NeighborQuery, SeedOrder, SeedRows, StepCounts, Topology, answer_query, presample,
 };
 use greengnn_model::trace::{TraceHeader, TraceReader, TraceWriter};
 
@@ -64,6 +64,7 @@ fn spec(rank: u16, steps: u32) -> EpochSpec {
         batch_size: BATCH_SIZE,
         fanouts: vec![25, 10],
         training: Purpose::Train,
+        order: SeedOrder::Random,
         steps: StepCounts {
             train: steps,
             ..StepCounts::default()

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use cpu_time::CpuTime;
 use criterion::{Criterion, Throughput};
-use greengnn_model::assemble::{Columns, TransposedBlock, segment_mean, segment_mean_backward};
+use greengnn_model::assemble::{Columns, StoredRow, StoredRows, TransposedBlock, segment_mean, segment_mean_backward};
+use greengnn_model::row_type::RowType;
 use rayon::prelude::*;
 
 #[global_allocator]
@@ -60,6 +61,19 @@ fn stream(read: &[f32], write: &mut [f32]) {
     write.par_chunks_mut(CHUNK).for_each(|chunk| chunk.fill(total));
 }
 
+fn encode(rows: &[&[f32]], row_type: RowType, bytes: &mut [u8]) {
+    let row_bytes = row_type.row_bytes(rows[0].len());
+    rows.par_iter()
+        .zip(bytes.par_chunks_exact_mut(row_bytes))
+        .for_each(|(row, bytes)| row_type.encode(row, bytes));
+}
+
+fn encoded(rows: &[&[f32]], row_type: RowType) -> Vec<u8> {
+    let mut bytes = vec![0; rows.len() * row_type.row_bytes(rows[0].len())];
+    encode(rows, row_type, &mut bytes);
+    bytes
+}
+
 fn main() {
     let mut criterion = Criterion::default()
         .with_measurement(CpuTime)
@@ -86,6 +100,39 @@ fn main() {
         group.bench_function("forward, rows scattered", |bencher| {
             bencher.iter(|| segment_mean(&scattered[..], &block, width, black_box(&mut mean)).unwrap());
         });
+        for row_type in [RowType::F16, RowType::Bf16, RowType::Int8] {
+            let encoded = encoded(&scattered, row_type);
+            let stored: Vec<StoredRow> = encoded
+                .chunks_exact(row_type.row_bytes(width))
+                .map(StoredRow::Remote)
+                .collect();
+            group.bench_function(
+                format!("forward, {row_type} rows decoded where they are added"),
+                |bencher| {
+                    let rows = StoredRows {
+                        rows: &stored,
+                        row_type,
+                    };
+                    bencher.iter(|| segment_mean(&rows, &block, width, black_box(&mut mean)).unwrap());
+                },
+            );
+            let mut decoded = vec![0.0; rows.len()];
+            group.bench_function(
+                format!("forward, {row_type} rows decoded into a matrix first"),
+                |bencher| {
+                    bencher.iter(|| {
+                        let rows = encoded.par_chunks_exact(row_type.row_bytes(width));
+                        rows.zip(decoded.par_chunks_exact_mut(width))
+                            .for_each(|(bytes, row)| row_type.decode(bytes, row));
+                        segment_mean(&Columns::all(&decoded, width), &block, width, black_box(&mut mean)).unwrap();
+                    });
+                },
+            );
+            let mut again = vec![0; encoded.len()];
+            group.bench_function(format!("encoding the rows as {row_type}"), |bencher| {
+                bencher.iter(|| encode(black_box(&scattered), row_type, &mut again));
+            });
+        }
         group.bench_function("forward, memory floor", |bencher| {
             bencher.iter(|| stream(black_box(&rows), black_box(&mut mean)));
         });

@@ -4,12 +4,12 @@
 //! executed, fills slots at the worst times ([`Arrivals`]), forgets what a released slot held, and looks at every row of
 //! every batch. The same loop, with values, sockets and threads, is what the runtime does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::book::{NodeId, PartId, PartitionBook, Rank};
 use crate::counters::Phase;
-use crate::plan::{BatchPlan, CacheState, HeldRow, Place, Request, WindowPlan};
+use crate::plan::{BatchPlan, CacheState, Delivery, HeldRow, Place, Request, WindowPlan};
 use crate::policy::{Fill, RemoteTrace, TraceReadError};
 
 #[cfg(test)]
@@ -27,9 +27,12 @@ pub enum Arrivals {
 /// What a rank moved and held in one phase of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Requests that count for the phase: those that are needed by one of its steps.
+    /// Requests that count for the phase: those that are needed by one of its steps, or, of streams, those of the epoch,
+    /// which count for training.
     pub feature_requests: u64,
-    /// Rows of these requests.
+    /// Arrivals of rows that are needed by one of its steps.
+    pub deliveries: u64,
+    /// Rows of these deliveries.
     pub feature_rows: u64,
     /// Remote rows of all batches, each counted in every batch that has it.
     pub needed_rows: u64,
@@ -72,6 +75,9 @@ pub struct Executor {
     book: Arc<PartitionBook>,
     rank: Rank,
     arrivals: Arrivals,
+    delivery: Delivery,
+    /// Owners whose stream of this epoch is open.
+    streams: BTreeSet<PartId>,
     charges: Vec<Charge>,
     charged: u32,
     /// What is really in a slot: nothing once it is released and until the answer comes.
@@ -93,6 +99,8 @@ impl Executor {
             book,
             rank,
             arrivals,
+            delivery: Delivery::Windowed,
+            streams: BTreeSet::new(),
             charges: vec![Charge::Free; budget_rows as usize],
             charged: 0,
             contents: vec![None; budget_rows as usize],
@@ -102,6 +110,11 @@ impl Executor {
             next_step: 0,
             tallies: BTreeMap::new(),
         }
+    }
+
+    /// The same with requests as `delivery` says. A fill is always asked request by request.
+    pub fn with_delivery(self, delivery: Delivery) -> Self {
+        Self { delivery, ..self }
     }
 
     /// Executes the fill of a static policy.
@@ -130,6 +143,7 @@ impl Executor {
     pub fn start_epoch(&mut self, from_step: u32) {
         self.next_step = from_step;
         self.tallies.clear();
+        self.streams.clear();
         // Whatever came in an epoch before may be read from the first step on.
         for charge in &mut self.charges {
             if let Charge::Charged { due, .. } = charge {
@@ -245,8 +259,11 @@ impl Executor {
             }
         }
         let tally = self.tallies.entry(phase).or_default();
-        tally.feature_requests += 1;
+        tally.deliveries += 1;
         tally.feature_rows += nodes.len() as u64;
+        if let Some(asked) = self.asks(request.owner, phase) {
+            self.tallies.entry(asked).or_default().feature_requests += 1;
+        }
         match self.arrivals {
             Arrivals::AtOnce => self.answer(request),
             Arrivals::WhenNeeded => {}
@@ -256,6 +273,14 @@ impl Executor {
     }
 
     /// The nodes that a request asks for, after a check of everything that does not concern the arena.
+    /// The phase for which a delivery of `owner` makes a request count; none if it belongs to a stream that is open.
+    fn asks(&mut self, owner: PartId, phase: Phase) -> Option<Phase> {
+        match self.delivery {
+            Delivery::Stream if phase != Phase::Setup => self.streams.insert(owner).then_some(Phase::Training),
+            _ => Some(phase),
+        }
+    }
+
     fn check_request(&self, request: &Request, gap: u32) -> Result<Vec<NodeId>, Violation> {
         let Request {
             owner, rows, places, ..

@@ -3,7 +3,8 @@
 //! Two steps, apart so that anybody's partitioner can be used:
 //!
 //! 1. an *assignment*, which gives every node a part: [`metis_assignment`] (on an [`Adjacency`], with [`NodeLoads`] to
-//!    balance), [`hash_assignment`], or [`assignment_from_file`] with what another program computed;
+//!    balance), [`cluster_assignment`] and [`stream_assignment`] for graphs that are too large for it (on [`Links`], which
+//!    leave the graph on disk), [`hash_assignment`], or [`assignment_from_file`] with what another program computed;
 //! 2. [`partition_graph`], which relabels the nodes so that every part owns one contiguous range of ids
 //!    ([`Relabelling`]), and writes the parts folder.
 //!
@@ -20,22 +21,37 @@ use crate::store::StoreError;
 
 mod adjacency;
 mod balanced;
+#[cfg(feature = "metis")]
+mod cluster;
+#[cfg(feature = "metis")]
+mod clusters;
+#[cfg(feature = "metis")]
+mod contract;
 mod file;
 mod hash;
+mod links;
+mod local_search;
 #[cfg(feature = "metis")]
 mod metis;
+mod placement;
 mod relabel;
 mod statistics;
+mod stream;
+mod trials;
 mod write;
 
 pub use adjacency::{Adjacency, check_metis_size};
 pub use balanced::balanced_assignment;
+#[cfg(feature = "metis")]
+pub use cluster::cluster_assignment;
 pub use file::assignment_from_file;
 pub use hash::hash_assignment;
+pub use links::Links;
 #[cfg(feature = "metis")]
 pub use metis::metis_assignment;
 pub use relabel::Relabelling;
 pub use statistics::{CutStatistics, PartLoad};
+pub use stream::stream_assignment;
 pub use write::partition_graph;
 
 /// How far the fullest part may lie above the mean part: in nodes, in train seeds and in edges.
@@ -52,7 +68,8 @@ pub enum PartitionError {
     PartOutOfRange { node: NodeId, part: PartId, parts: PartId },
     #[error(
         "METIS counts in 32 bits and cannot hold {nodes} nodes and {edges} directed edges (each must stay below 2^31 - 1); \
-         use `--method hash`, or partition elsewhere and use `--method file:PATH`"
+         use `--method cluster`, or `--method stream` if even the clusters are too many, or partition elsewhere and use \
+         `--method file:PATH`"
     )]
     TooLargeForMetis { nodes: u64, edges: u64 },
     #[error("METIS failed: {0}")]

@@ -48,6 +48,46 @@ impl DeviceRows {
     }
 }
 
+/// How what a plan asks of an owner is asked and answered. The rows that arrive at every gap are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Delivery {
+    /// Request by request: each names its rows when it leaves, and its answer is one delivery.
+    #[default]
+    Windowed,
+    /// One request per owner and epoch: the schedule of all its deliveries, which travels ahead of them. The owner answers
+    /// with one ordered stream, and a delivery leaves once its places are free: at the issue gap of its [`Request`]. The
+    /// one request counts for the training phase of the epoch, whatever its deliveries are needed by.
+    Stream,
+}
+
+/// A word that is no [`Delivery`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no delivery {name:?}; choose windowed or stream")]
+pub struct UnknownDelivery {
+    pub name: String,
+}
+
+impl Delivery {
+    pub fn name(self) -> &'static str {
+        match self {
+            Delivery::Windowed => "windowed",
+            Delivery::Stream => "stream",
+        }
+    }
+}
+
+impl std::str::FromStr for Delivery {
+    type Err = UnknownDelivery;
+
+    fn from_str(name: &str) -> Result<Self, UnknownDelivery> {
+        [Delivery::Windowed, Delivery::Stream]
+            .into_iter()
+            .find(|delivery| delivery.name() == name)
+            .ok_or_else(|| UnknownDelivery { name: name.to_owned() })
+    }
+}
+
 /// Where a remote row is when its batch is assembled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Place {
@@ -57,7 +97,7 @@ pub enum Place {
     Direct(u32),
 }
 
-/// One question of a rank to an owner.
+/// Rows that a rank wants of an owner at one time: one question, or one delivery of a stream ([`Delivery`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     pub owner: PartId,

@@ -30,6 +30,7 @@ pub mod scored;
 pub mod scores;
 mod slots;
 mod step_by_step;
+pub mod streamed;
 #[cfg(test)]
 mod tests;
 pub mod two_level;
@@ -46,6 +47,7 @@ use crate::rng::Purpose;
 pub use budget::{Budget, BudgetError};
 pub use memory::MemoryTrace;
 pub use parameters::PolicyParameters;
+pub use streamed::policy_for;
 pub use vip::vip;
 
 /// A way of caching remote rows.

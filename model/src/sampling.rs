@@ -3,6 +3,7 @@
 //! In the order in which data meets it:
 //!
 //! - [`schedule`] says which seeds each step of an epoch has, and under which key ([`EpochSpec`], [`Schedule`]);
+//! - [`seed_order`] is the order of the train seeds: random, or such that neighbours come together ([`SeedOrder`]);
 //! - [`pick`] draws the neighbours of one node from (hop key, global id) alone ([`pick_neighbors`]);
 //! - [`query`] is what an owner answers for nodes that only it knows ([`answer_query`], [`InMemoryOwners`]);
 //! - `node_set` and `expand` turn the picks of a hop into a [`Block`](crate::batch::Block): a set of nodes that knows
@@ -17,6 +18,7 @@ pub mod pick;
 pub mod presample;
 pub mod query;
 pub mod schedule;
+pub mod seed_order;
 
 mod expand;
 mod node_set;
@@ -27,6 +29,7 @@ pub use pick::pick_neighbors;
 pub use presample::{GROUP_BATCHES, PresampleError, presample, presample_groups};
 pub use query::{InMemoryOwners, QueryError, answer_queries, answer_query};
 pub use schedule::{EpochSpec, Schedule, SeedRows, SpecError, StepCounts, steps};
+pub use seed_order::{SeedOrder, UnknownSeedOrder};
 
 use crate::book::{NodeId, PartId};
 

@@ -6,15 +6,15 @@
 //! wherever the neighbours are drawn: nothing in it depends on when, where or by whom it was written.
 //!
 //! - [`header`]: what the file is of ([`TraceHeader`]), and what is refused;
-//! - `pack`: lists of numbers in as few bits as they need;
+//! - [`pack`]: lists of numbers in as few bits as they need, for schedules too;
 //! - `record`: one [`MiniBatch`] as bytes, the remote rows first, because planners read nothing else;
 //! - [`writer`] and [`reader`]: the file ([`TraceWriter`], [`TraceReader`]);
 
 pub mod header;
+pub mod pack;
 pub mod reader;
 pub mod writer;
 
-mod pack;
 mod record;
 #[cfg(test)]
 mod tests;

@@ -79,6 +79,27 @@ fn windows_budgets_and_the_way_to_aggregate_change_no_bit() {
     all_the_same(&found);
 }
 
+/// Another order of the seeds is another training, but one that policies, machines and threads do not touch either.
+#[test]
+fn proximity_order_gives_other_weights_and_the_same_ones_everywhere() {
+    let _serial = serial();
+    let mut found = BTreeMap::new();
+    for policy in POLICIES {
+        for (machines, threads) in [("1", "2"), ("4", "1")] {
+            let flags = ["--batch-order", "proximity:3", "--policy", policy];
+            let placed = ["--machines", machines, "--threads", threads];
+            let flags = [&flags[..], &placed].concat();
+            found.insert(flags.join(" "), small_weights(&flags));
+        }
+    }
+    all_the_same(&found);
+    let ordered = found.values().next().unwrap().clone();
+    let flags = |order| ["--machines", "1", "--batch-order", order];
+    assert_ne!(ordered, small_weights(&flags("random")));
+    assert_ne!(ordered, small_weights(&flags("proximity:4")));
+    assert_eq!(small_weights(&flags("random")), small_weights(&["--machines", "1"]));
+}
+
 #[test]
 fn another_seed_gives_other_weights() {
     let _serial = serial();

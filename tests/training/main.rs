@@ -7,6 +7,7 @@
 //! - [`files`]: what a run prints and leaves behind;
 //! - [`row_types`]: remote rows in fewer bits;
 //! - [`joules`]: energy counters that a test advances.
+//! - [`streams`]: delivery by streams, one request per owner and epoch;
 //!
 //! And that training learns from the graph, below.
 
@@ -20,6 +21,7 @@ mod joules;
 mod levels;
 mod row_types;
 mod shapes;
+mod streams;
 
 use common::{debian_parts, serial, train_json};
 

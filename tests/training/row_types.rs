@@ -93,8 +93,9 @@ fn a_budget_in_bytes_holds_as_many_rows_as_the_row_type_allows() {
             let run = train(parts, &small(&flags));
             number(&run.summary["budget_rows"])
         };
-        let rows = 20_000 / row_type.row_bytes(width) as u64;
-        assert_eq!(budget("20KB"), rows, "{row_type}");
+        // Below the remote rows of a rank for every type.
+        let rows = 10_000 / row_type.row_bytes(width) as u64;
+        assert_eq!(budget("10KB"), rows, "{row_type}");
         assert_eq!(budget("100rows"), 100, "{row_type}");
     }
 }

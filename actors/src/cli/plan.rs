@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use greengnn_model::book::Rank;
 use greengnn_model::executor::Tally;
+use greengnn_model::plan::Delivery;
 use greengnn_model::policy::bound::RunUses;
-use greengnn_model::policy::conformance::{Case, RunTally, check};
-use greengnn_model::policy::{Budget, RemoteTrace, policy_by_name};
+use greengnn_model::policy::conformance::{Case, RunTally, check_delivered};
+use greengnn_model::policy::{Budget, RemoteTrace, policy_for};
 use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
 use greengnn_model::trace::TraceReader;
@@ -27,6 +28,9 @@ pub struct PlanArgs {
     /// How remote rows are cached
     #[arg(long, default_value = "bulk")]
     pub policy: String,
+    /// How remote rows are asked for: windowed or stream
+    #[arg(long, default_value = "windowed")]
+    pub delivery: Delivery,
     /// Cache memory: 25% of the remote rows, 64MiB, or 1000rows
     #[arg(long, default_value = "25%")]
     pub budget: Budget,
@@ -54,6 +58,7 @@ pub enum PricingError {
 #[derive(Debug, Serialize)]
 struct Prices {
     policy: &'static str,
+    delivery: Delivery,
     rank: Rank,
     window: u32,
     row_type: RowType,
@@ -63,6 +68,7 @@ struct Prices {
     setup: Phase,
     epochs: Vec<EpochPrices>,
     feature_requests: u64,
+    deliveries: u64,
     feature_rows: u64,
     feature_bytes: u64,
     /// Rows without a cache.
@@ -82,6 +88,7 @@ struct EpochPrices {
 #[derive(Debug, Serialize)]
 struct Phase {
     feature_requests: u64,
+    deliveries: u64,
     feature_rows: u64,
     needed_rows: u64,
 }
@@ -90,6 +97,7 @@ impl From<Tally> for Phase {
     fn from(tally: Tally) -> Self {
         Self {
             feature_requests: tally.feature_requests,
+            deliveries: tally.deliveries,
             feature_rows: tally.feature_rows,
             needed_rows: tally.needed_rows,
         }
@@ -109,7 +117,7 @@ pub fn run(args: PlanArgs) -> CliResult {
 
 fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + Sync>> {
     let manifest = PartsManifest::open(&args.parts)?;
-    let policy = policy_by_name(&args.policy)?;
+    let policy = policy_for(&args.policy, args.delivery)?;
     let mut epochs: Vec<Arc<dyn RemoteTrace>> = Vec::new();
     let mut rank = None;
     for path in &args.traces {
@@ -148,15 +156,17 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
         from_step: 0,
         with_next: true,
     };
-    let tally = check(&*policy, &case)?;
+    let tally = check_delivered(&*policy, &case, None, args.delivery)?;
     Ok(Prices {
         policy: policy.name(),
+        delivery: args.delivery,
         rank,
         window: args.window,
         row_type: args.row_type,
         budget_rows: tally.budget_rows,
         held_rows_peak: held_rows_peak(&tally),
         feature_requests: tally.feature_requests(),
+        deliveries: tally.deliveries(),
         feature_rows: tally.feature_rows(),
         feature_bytes: tally.feature_rows() * row_bytes as u64,
         setup: tally.setup.into(),
@@ -186,18 +196,20 @@ fn held_rows_peak(tally: &RunTally) -> u32 {
 fn describe(prices: &Prices) -> String {
     let count = units::count;
     format!(
-        "rank {} under {}, window {}, budget {} rows, {} epochs\n\
-         moves      {} rows in {} requests, {}\n\
+        "rank {} under {}, {}, window {}, budget {} rows, {} epochs\n\
+         moves      {} rows in {} requests and {} deliveries, {}\n\
          needs      {} rows without a cache, {} distinct\n\
          no policy  that moves rows can move fewer than {} at this budget\n\
          holds      at most {} rows",
         prices.rank,
         prices.policy,
+        prices.delivery.name(),
         prices.window,
         count(prices.budget_rows.into()),
         prices.epochs.len(),
         count(prices.feature_rows),
         count(prices.feature_requests),
+        count(prices.deliveries),
         units::bytes(prices.feature_bytes),
         count(prices.needed_rows),
         count(prices.compulsory_rows),

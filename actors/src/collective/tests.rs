@@ -4,7 +4,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::transport::testing::{Machine, ranks, settings};
-use crate::transport::{BoxFuture, Caller, LaneSettings, RowSink};
+use crate::transport::{BoxFuture, Caller, LaneSettings, RowSink, RowStream};
 use greengnn_model::book::PartId;
 use greengnn_model::sampling::{NeighborQuery, NeighborReply};
 
@@ -231,6 +231,10 @@ impl Transport for Nowhere {
         _: Vec<u32>,
         _: Box<dyn RowSink + 'a>,
     ) -> BoxFuture<'a, Result<(), TransportError>> {
+        Box::pin(async move { Err(TransportError::UnknownOwner { part: owner }) })
+    }
+
+    fn open_stream(&self, _: Caller, owner: PartId) -> BoxFuture<'_, Result<Box<dyn RowStream>, TransportError>> {
         Box::pin(async move { Err(TransportError::UnknownOwner { part: owner }) })
     }
 

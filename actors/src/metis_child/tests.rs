@@ -90,4 +90,8 @@ fn a_graph_beyond_32_bits_is_refused_before_anything_is_started() {
         message.contains("32 bits") && message.contains("3200000000"),
         "{message}"
     );
+    assert!(
+        message.contains("`--method cluster`") && message.contains("`--method stream`"),
+        "{message}"
+    );
 }

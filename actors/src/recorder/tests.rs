@@ -37,6 +37,7 @@ fn report(machine: &str, rank: Rank, rows: u64) -> EpochReport {
     let planned = Planned {
         feature_requests: 1,
         feature_rows: rows,
+        deliveries: 1,
     };
     EpochReport {
         machine: machine.to_owned(),
@@ -72,6 +73,7 @@ fn report(machine: &str, rank: Rank, rows: u64) -> EpochReport {
 fn serve(report: &mut EpochReport, rank: Rank, feature_rows: u64) {
     let counts = ServedCounts {
         feature_requests: 1,
+        deliveries: 1,
         feature_rows,
         sample_requests: 2,
     };
@@ -116,7 +118,8 @@ fn an_epoch_is_complete_when_all_machines_have_reported_it() {
         summary.planned,
         Planned {
             feature_requests: 2,
-            feature_rows: 16
+            feature_rows: 16,
+            deliveries: 2,
         }
     );
     assert_eq!(completed.ranks.len(), 4);
@@ -207,6 +210,24 @@ fn machines_that_end_with_other_weights_are_named() {
 }
 
 #[test]
+fn a_delivery_that_was_planned_and_not_served_fails_the_run() {
+    let [a, mut b] = two_machines();
+    b.served[0].counts.deliveries = 0;
+    let error = record([a, b]).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            RecordError::CountsDiffer {
+                what: "deliveries",
+                served: 0,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_fill_that_was_not_served_as_planned_fails_the_run() {
     let mut filled = report("a", 0, 7);
     filled.epoch = None;
@@ -215,6 +236,7 @@ fn a_fill_that_was_not_served_as_planned_fails_the_run() {
         Planned {
             feature_requests: 1,
             feature_rows: 7,
+            deliveries: 1,
         },
     )]);
     filled.ranks[0].traffic = BTreeMap::from([(

@@ -3,6 +3,7 @@
 use greengnn_energy::device::DeviceEnergy;
 use greengnn_energy::quality::Quality;
 use greengnn_model::counters::{LevelCounts, Traffic};
+use greengnn_model::plan::Delivery;
 use greengnn_model::row_type::RowType;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,9 @@ pub struct RunSummary {
     /// Version of this layout: [`SUMMARY_VERSION`].
     pub version: u32,
     pub policy: String,
+    /// How its plans were asked and answered.
+    #[serde(default)]
+    pub delivery: Delivery,
     /// Steps per window as asked.
     pub window: u32,
     /// How remote rows travelled and were kept. f32 in summaries of before there was a choice.
@@ -68,9 +72,30 @@ pub struct EpochSummary {
 
 /// What the plans of an epoch say; equal to what is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "PlannedFields")]
 pub struct Planned {
     pub feature_requests: u64,
     pub feature_rows: u64,
+    pub deliveries: u64,
+}
+
+/// [`Planned`] as it may be written: before there were streams every request was one delivery, and had no field for it.
+#[derive(Deserialize)]
+struct PlannedFields {
+    feature_requests: u64,
+    feature_rows: u64,
+    #[serde(default)]
+    deliveries: Option<u64>,
+}
+
+impl From<PlannedFields> for Planned {
+    fn from(fields: PlannedFields) -> Self {
+        Self {
+            feature_requests: fields.feature_requests,
+            feature_rows: fields.feature_rows,
+            deliveries: fields.deliveries.unwrap_or(fields.feature_requests),
+        }
+    }
 }
 
 /// The counters of a period.
@@ -140,7 +165,7 @@ impl RunSummary {
         PeriodSummary::sum(training.chain([&self.setup, &self.evaluation]))
     }
 
-    /// The epochs in which the requests or rows that were counted differ from those that were planned.
+    /// The epochs in which the requests, deliveries or rows that were counted differ from those that were planned.
     pub fn epochs_off_plan(&self) -> Vec<u32> {
         let off_plan = self
             .epochs
@@ -155,6 +180,7 @@ impl From<&Traffic> for Planned {
         Self {
             feature_requests: traffic.feature_requests,
             feature_rows: traffic.feature_rows,
+            deliveries: traffic.deliveries,
         }
     }
 }
@@ -163,6 +189,7 @@ impl std::ops::AddAssign for Planned {
     fn add_assign(&mut self, other: Self) {
         self.feature_requests += other.feature_requests;
         self.feature_rows += other.feature_rows;
+        self.deliveries += other.deliveries;
     }
 }
 

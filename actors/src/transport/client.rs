@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use greengnn_model::book::PartId;
 use greengnn_model::counters::Period;
 use greengnn_model::sampling::{NeighborQuery, NeighborReply};
-use tokio::io::BufReader;
+use tokio::io::{AsyncRead, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
@@ -20,7 +21,8 @@ use super::link::{self, Fault, Progress};
 use super::listener::GREETING_PERIOD;
 use super::outbound::ParcelLane;
 use super::settings::MAX_ROW_BYTES;
-use super::{Caller, Hosted, LaneSettings, Parcel, RowSink, TicketSource, TransportError};
+use super::stream::StreamLanes;
+use super::{Caller, Hosted, LaneSettings, Parcel, RowSink, RowStream, TicketSource, TransportError};
 use crate::shard::lock;
 
 /// Bytes of replies that are read ahead, so that a small reply costs one read.
@@ -33,11 +35,12 @@ const KEPT_BYTES: usize = 4 << 20;
 ///
 /// Requests for rows share [`LaneSettings::row_lanes`] lanes, requests for samples and parcels have one lane each. A
 /// lane serves one request at a time, further ones wait in line, so that no more than one reply frame per lane is in
-/// memory. A lane that broke, or whose request was dropped half-way, is replaced at the next request, with a new
+/// memory. Every open stream has a lane besides. A lane that broke, or whose request was dropped half-way, is replaced at the next request, with a new
 /// ticket; the lane of parcels is not, since parcels may have been lost with it: another membership takes a new client.
 pub struct LaneClient {
     shared: Arc<Dialer>,
     rows: LanePool,
+    streams: Arc<StreamLanes>,
     samples: LanePool,
     parcels: ParcelLane,
 }
@@ -73,6 +76,7 @@ impl LaneClient {
         Ok(Self {
             shared,
             rows,
+            streams: Arc::default(),
             samples,
             parcels,
         })
@@ -108,6 +112,15 @@ impl LaneClient {
             self.shared
                 .error(&format!("{} feature rows of part {owner}", rows.len()), fault)
         })
+    }
+
+    /// Opens a stream of part `owner`; see [`Transport::open_stream`](super::Transport::open_stream).
+    ///
+    /// # Errors
+    /// As the rules of transports say.
+    pub async fn open_stream(&self, caller: Caller, owner: PartId) -> Result<Box<dyn RowStream>, TransportError> {
+        let stream = self.streams.open(&self.shared, caller, owner).await?;
+        Ok(Box::new(stream))
     }
 
     /// Samples neighbours at part `owner`; see [`Transport::sample`](super::Transport::sample).
@@ -407,33 +420,43 @@ impl Lane {
         written.map(|()| id)
     }
 
-    /// The header of a frame that answers request `id`; a refusal is read in full and becomes an error.
     async fn reply_header(&mut self, dialer: &Dialer, id: u64, expected: FrameKind) -> Result<FrameHeader, Fault> {
         let deadline = dialer.settings.deadline;
-        let header = link::read_header(&mut self.stream, deadline).await?;
-        if header.request != id {
-            return Err(ProtocolError::WrongRequest {
-                expected: id,
-                found: header.request,
-            }
-            .into());
-        }
-        if header.kind == FrameKind::Refusal {
-            header.limit(MAX_REASON_BYTES)?;
-            let mut reason = vec![0; header.body_bytes];
-            link::read_exact(&mut self.stream, &mut reason, deadline).await?;
-            header.verify(self.checksums, || crc32c::crc32c(&reason))?;
-            return Err(Fault::Refused(String::from_utf8_lossy(&reason).into_owned()));
-        }
-        if header.kind != expected {
-            return Err(ProtocolError::Unexpected { kind: header.kind }.into());
-        }
-        Ok(header)
+        reply_header(&mut self.stream, self.checksums, deadline, id, expected).await
     }
 }
 
+/// The header of a frame that answers request `id`; a refusal is read in full and becomes an error.
+pub(super) async fn reply_header(
+    stream: &mut (impl AsyncRead + Unpin),
+    checksums: bool,
+    deadline: Duration,
+    id: u64,
+    expected: FrameKind,
+) -> Result<FrameHeader, Fault> {
+    let header = link::read_header(stream, deadline).await?;
+    if header.request != id {
+        return Err(ProtocolError::WrongRequest {
+            expected: id,
+            found: header.request,
+        }
+        .into());
+    }
+    if header.kind == FrameKind::Refusal {
+        header.limit(MAX_REASON_BYTES)?;
+        let mut reason = vec![0; header.body_bytes];
+        link::read_exact(stream, &mut reason, deadline).await?;
+        header.verify(checksums, || crc32c::crc32c(&reason))?;
+        return Err(Fault::Refused(String::from_utf8_lossy(&reason).into_owned()));
+    }
+    if header.kind != expected {
+        return Err(ProtocolError::Unexpected { kind: header.kind }.into());
+    }
+    Ok(header)
+}
+
 /// Rows in a frame that says it is part of a reply of which `left` rows are to come, checked before a byte is allocated.
-fn row_amount(
+pub(super) fn row_amount(
     header: &FrameHeader,
     agreed: Option<u32>,
     left: usize,

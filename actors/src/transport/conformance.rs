@@ -16,6 +16,8 @@ use tokio::task::JoinSet;
 use super::{Caller, Inbox, Parcel, ParcelKind, ParcelTag, RowSink, Transport, TransportError};
 use crate::shard::{PartShard, Served};
 
+mod streams;
+
 /// A transport, and what it should reach.
 pub struct Subject {
     pub transport: Arc<dyn Transport>,
@@ -63,6 +65,7 @@ macro_rules! ensure {
         }
     };
 }
+use ensure;
 
 /// Checks all rules.
 ///
@@ -75,7 +78,8 @@ pub async fn check(subject: &Arc<Subject>) -> Result<(), Violation> {
     bad_rows_are_refused(subject).await?;
     waits_are_bounded(subject).await?;
     parcels_keep_their_order(subject).await?;
-    memory_is_bounded(subject).await
+    memory_is_bounded(subject).await?;
+    streams::check(subject).await
 }
 
 /// Keeps what comes, and what is wrong with the way it comes.
@@ -127,6 +131,12 @@ impl Subject {
             rule,
             what: format!("{} rows could not be fetched: {error}", rows.len()),
         })?;
+        self.compare(rule, &recording, &rows)?;
+        Ok(recording)
+    }
+
+    /// Compares what came for `rows` with the owner's rows.
+    fn compare(&self, rule: u8, recording: &Recording, rows: &[u32]) -> Result<(), Violation> {
         ensure!(rule, recording.wrong.is_none(), "{:?}", recording.wrong);
         let expected = rows.iter().flat_map(|row| self.owner.encoded_row(*row));
         let same = recording.rows == rows.len() && recording.bytes.iter().eq(expected);
@@ -137,7 +147,7 @@ impl Subject {
             recording.rows,
             rows.len()
         );
-        Ok(recording)
+        Ok(())
     }
 
     /// All rows, as often as it takes to fill several frames, with neighbours apart.
@@ -197,6 +207,7 @@ async fn served_is_counted(subject: &Subject) -> Result<(), Violation> {
     let served = subject.owner.served().of(caller.rank, caller.period);
     let expected = Served {
         feature_requests: 2,
+        deliveries: 2,
         feature_rows: asked,
         sample_requests: 1,
     };
@@ -221,6 +232,7 @@ async fn empty_requests_are_answered(subject: &Subject) -> Result<(), Violation>
     let served = subject.owner.served().of(caller.rank, caller.period);
     let expected = Served {
         feature_requests: 1,
+        deliveries: 1,
         feature_rows: 0,
         sample_requests: 1,
     };

@@ -31,6 +31,12 @@ pub(crate) enum FrameKind {
     SampleRequest = 2,
     /// Caller, addressee, tag and payload. Not answered.
     Parcel = 3,
+    /// Caller and owner. Answered by a stream of Rows.
+    StreamOpen = 4,
+    /// Deliveries of a stream; the number is 1 if they are its last.
+    Schedule = 5,
+    /// No body; the number is that of rows that may be sent besides.
+    Credit = 6,
     /// Whole encoded feature rows; the number is the bytes of one.
     Rows = 16,
     /// Words of sampled neighbours; the number is that of all words of the reply.
@@ -45,6 +51,9 @@ impl FrameKind {
             Self::RowsRequest,
             Self::SampleRequest,
             Self::Parcel,
+            Self::StreamOpen,
+            Self::Schedule,
+            Self::Credit,
             Self::Rows,
             Self::Samples,
             Self::Refusal,
@@ -341,12 +350,16 @@ impl ParcelHead {
 
 const PHASES: [Phase; 3] = [Phase::Setup, Phase::Training, Phase::Evaluation];
 
-fn phase_code(phase: Phase) -> u8 {
+pub(crate) fn phase_code(phase: Phase) -> u8 {
     match phase {
         Phase::Setup => 0,
         Phase::Training => 1,
         Phase::Evaluation => 2,
     }
+}
+
+pub(crate) fn phase_of_code(code: u8) -> Option<Phase> {
+    PHASES.get(usize::from(code)).copied()
 }
 
 const PARCEL_KINDS: [ParcelKind; 7] = [
@@ -376,20 +389,20 @@ fn parcel_kind(code: u8) -> Option<ParcelKind> {
 }
 
 /// Seven bytes.
-fn put_caller(buffer: &mut Vec<u8>, caller: Caller) {
+pub(crate) fn put_caller(buffer: &mut Vec<u8>, caller: Caller) {
     buffer.extend(caller.rank.to_le_bytes());
     buffer.extend(caller.period.epoch.to_le_bytes());
     buffer.push(phase_code(caller.period.phase));
 }
 
 /// Takes the fields of a body one after the other.
-struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     kind: FrameKind,
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    fn new(kind: FrameKind, rest: &'a [u8]) -> Self {
+    pub fn new(kind: FrameKind, rest: &'a [u8]) -> Self {
         Self { kind, rest }
     }
 
@@ -411,7 +424,7 @@ impl<'a> Fields<'a> {
         self.take::<1>().map(|[byte]| byte)
     }
 
-    fn u16(&mut self) -> Result<u16, ProtocolError> {
+    pub fn u16(&mut self) -> Result<u16, ProtocolError> {
         self.take().map(u16::from_le_bytes)
     }
 
@@ -431,16 +444,16 @@ impl<'a> Fields<'a> {
         Ok(words(taken))
     }
 
-    fn caller(&mut self) -> Result<Caller, ProtocolError> {
+    pub fn caller(&mut self) -> Result<Caller, ProtocolError> {
         let (rank, epoch, phase) = (self.u16()?, self.u32()?, self.u8()?);
-        let phase = PHASES.get(usize::from(phase)).copied().ok_or(self.misshapen())?;
+        let phase = phase_of_code(phase).ok_or(self.misshapen())?;
         Ok(Caller {
             rank,
             period: Period { epoch, phase },
         })
     }
 
-    fn end(&self) -> Result<(), ProtocolError> {
+    pub fn end(&self) -> Result<(), ProtocolError> {
         if self.rest.is_empty() {
             Ok(())
         } else {

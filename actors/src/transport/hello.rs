@@ -21,6 +21,8 @@ pub(crate) enum LanePurpose {
     Reads = 1,
     /// Parcels, in one direction.
     Parcels = 2,
+    /// Streams, one after the other.
+    Streams = 3,
 }
 
 /// What the opener of a lane says.
@@ -114,6 +116,7 @@ impl Hello {
         let purpose = match head[10] {
             1 => LanePurpose::Reads,
             2 => LanePurpose::Parcels,
+            3 => LanePurpose::Streams,
             _ => return Err(misshapen("an unknown purpose")),
         };
         let row_type = RowType::ALL

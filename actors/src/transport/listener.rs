@@ -127,10 +127,11 @@ impl Door {
             hosted: Arc::clone(&self.hosted),
             settings: self.settings.clone(),
         };
-        let stream = BufReader::with_capacity(READ_AHEAD, stream);
+        let buffered = |stream| BufReader::with_capacity(READ_AHEAD, stream);
         let ended = match hello.purpose {
-            LanePurpose::Reads => service.answer(stream).await,
-            LanePurpose::Parcels => service.receive_parcels(stream).await,
+            LanePurpose::Reads => service.answer(buffered(stream)).await,
+            LanePurpose::Parcels => service.receive_parcels(buffered(stream)).await,
+            LanePurpose::Streams => service.answer_streams(stream).await,
         };
         match ended {
             Ok(()) => tracing::debug!(peer, "a lane was closed"),

@@ -9,7 +9,8 @@ use greengnn_model::sampling::{NeighborQuery, NeighborReply};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{block_in_place, spawn_blocking, yield_now};
 
-use super::{BoxFuture, Caller, Hosted, LaneClient, Parcel, RowSink, Transport, TransportError};
+use super::stream::LocalStream;
+use super::{BoxFuture, Caller, Hosted, LaneClient, Parcel, RowSink, RowStream, Transport, TransportError};
 use crate::shard::PartShard;
 
 /// Bytes that are copied on a runtime thread before other tasks get their turn.
@@ -104,6 +105,18 @@ impl Transport for Router {
         })
     }
 
+    fn open_stream(&self, caller: Caller, owner: PartId) -> BoxFuture<'_, Result<Box<dyn RowStream>, TransportError>> {
+        Box::pin(async move {
+            match self.hosted.shard(owner) {
+                Some(shard) => {
+                    let machine = &self.hosted.machine().name;
+                    Ok(Box::new(LocalStream::open(machine, shard, caller)) as Box<dyn RowStream>)
+                }
+                None => self.owner(owner)?.open_stream(caller, owner).await,
+            }
+        })
+    }
+
     fn sample(
         &self,
         caller: Caller,
@@ -135,7 +148,7 @@ impl Transport for Router {
 
 /// Copies rows of this machine straight from where they are stored. Rows may have to come from disk, so that a large
 /// copy leaves the runtime's threads alone, or at least lets other tasks in where there is only one.
-async fn copy_rows(shard: &PartShard, rows: &[u32], sink: &mut dyn RowSink) {
+pub(super) async fn copy_rows(shard: &PartShard, rows: &[u32], sink: &mut dyn RowSink) {
     let per_stride = (STRIDE_BYTES / shard.row_bytes().max(1)).max(1);
     if rows.len() <= per_stride {
         copy_stride(shard, 0, rows, sink);

@@ -36,13 +36,13 @@ pub(super) struct Service {
 }
 
 /// A request that is not answered, and why.
-struct Refusal {
+pub(super) struct Refusal {
     code: RefusalCode,
-    reason: String,
+    pub reason: String,
 }
 
 impl Refusal {
-    fn new(code: RefusalCode, reason: impl Into<String>) -> Self {
+    pub fn new(code: RefusalCode, reason: impl Into<String>) -> Self {
         Self {
             code,
             reason: reason.into(),
@@ -99,14 +99,7 @@ impl Service {
             Ok(shard) => shard,
             Err(refusal) => return self.refuse(stream, id, caller.period, &refusal).await,
         };
-        let reply = RowReply {
-            rows_per_frame: (self.chunk_bytes / shard.row_bytes().max(1)).max(1),
-            checksums: self.checksums,
-            shard,
-            id,
-            rows,
-        };
-        let reply = Arc::new(reply);
+        let reply = Arc::new(RowReply::new(self, &shard, id, rows));
         for index in 0..reply.frames() {
             scratch.fill(&reply, index).await?;
             self.send(stream, caller.period, &scratch.frame).await?;
@@ -226,14 +219,14 @@ impl Service {
         Ok(Ok(()))
     }
 
-    fn shard(&self, owner: PartId) -> Result<Arc<PartShard>, Refusal> {
+    pub fn shard(&self, owner: PartId) -> Result<Arc<PartShard>, Refusal> {
         self.check_membership()?;
         self.hosted
             .shard(owner)
             .ok_or_else(|| Refusal::new(RefusalCode::UnknownPart, format!("part {owner} is not served here")))
     }
 
-    fn check_membership(&self) -> Result<(), Refusal> {
+    pub fn check_membership(&self) -> Result<(), Refusal> {
         let current = self.hosted.membership_epoch();
         if current == self.membership_epoch {
             return Ok(());
@@ -246,11 +239,15 @@ impl Service {
     }
 
     async fn refuse(&self, stream: &mut Stream, id: u64, period: Period, refusal: &Refusal) -> Result<(), Fault> {
+        self.send(stream, period, &self.refusal_frame(id, refusal)).await
+    }
+
+    pub fn refusal_frame(&self, id: u64, refusal: &Refusal) -> Vec<u8> {
         let mut frame = Vec::new();
         start_frame(&mut frame);
         frame.extend(cut(&refusal.reason, MAX_REASON_BYTES).as_bytes());
         finish_frame(&mut frame, FrameKind::Refusal, id, refusal.code as u32, self.checksums);
-        self.send(stream, period, &frame).await
+        frame
     }
 
     async fn send(&self, stream: &mut Stream, period: Period, frame: &[u8]) -> Result<(), Fault> {
@@ -260,28 +257,43 @@ impl Service {
 }
 
 /// A reply of rows, cut into frames.
-struct RowReply {
+pub(super) struct RowReply {
     shard: Arc<PartShard>,
     id: u64,
-    rows: Vec<u32>,
+    pub rows: Vec<u32>,
     rows_per_frame: usize,
     checksums: bool,
 }
 
 impl RowReply {
+    pub fn new(service: &Service, shard: &Arc<PartShard>, id: u64, rows: Vec<u32>) -> Self {
+        Self {
+            rows_per_frame: (service.chunk_bytes / shard.row_bytes().max(1)).max(1),
+            checksums: service.checksums,
+            shard: Arc::clone(shard),
+            id,
+            rows,
+        }
+    }
+
     /// At least one: an empty reply is an empty frame.
-    fn frames(&self) -> usize {
+    pub fn frames(&self) -> usize {
         self.rows.len().div_ceil(self.rows_per_frame).max(1)
+    }
+
+    /// The rows that are sent in frame `index`.
+    pub fn rows_of_frame(&self, index: usize) -> &[u32] {
+        let start = index * self.rows_per_frame;
+        &self.rows[start..self.rows.len().min(start + self.rows_per_frame)]
     }
 
     /// Makes frame `index` in place of what `frame` holds.
     fn fill(&self, index: usize, frame: &mut Vec<u8>) {
-        let start = index * self.rows_per_frame;
-        let end = self.rows.len().min(start + self.rows_per_frame);
+        let rows = self.rows_of_frame(index);
         let row_bytes = self.shard.row_bytes();
         start_frame(frame);
-        frame.reserve((end - start) * row_bytes);
-        for row in &self.rows[start..end] {
+        frame.reserve(rows.len() * row_bytes);
+        for row in rows {
             frame.extend_from_slice(self.shard.encoded_row(*row));
         }
         finish_frame(frame, FrameKind::Rows, self.id, row_bytes as u32, self.checksums);
@@ -290,15 +302,15 @@ impl RowReply {
 
 /// The frame that is being made on a lane, and how long making one takes.
 #[derive(Default)]
-struct Scratch {
-    frame: Vec<u8>,
+pub(super) struct Scratch {
+    pub frame: Vec<u8>,
     slow: bool,
 }
 
 impl Scratch {
     /// Makes frame `index` of `reply`. Rows in memory are gathered here and now, which takes the least CPU time. Rows
     /// that come from disk would hold up a thread of the runtime: once a frame was slow, the next are made elsewhere.
-    async fn fill(&mut self, reply: &Arc<RowReply>, index: usize) -> Result<(), Fault> {
+    pub async fn fill(&mut self, reply: &Arc<RowReply>, index: usize) -> Result<(), Fault> {
         let started = Instant::now();
         if self.slow {
             let (reply, mut frame) = (Arc::clone(reply), std::mem::take(&mut self.frame));

@@ -9,8 +9,8 @@ pub const MAX_ROW_BYTES: usize = 4 << 20;
 
 /// Limits and deadlines of lanes; the same on every machine of a run.
 ///
-/// Memory per peer is bounded by them: a client holds one chunk per lane, a server one chunk and one request per
-/// connection, and a receiver of parcels what its [`Inbox`](super::Inbox) admits.
+/// Memory per peer is bounded by them: a client holds one chunk per lane, a server one chunk and one request, or one
+/// schedule ahead, per connection, and a receiver of parcels what its [`Inbox`](super::Inbox) admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneSettings {
     /// Lanes to each peer that carry feature rows, each with one request in service. Neighbour samples and parcels have
@@ -33,6 +33,8 @@ pub struct LaneSettings {
     pub checksums: bool,
     /// Bytes of a request frame at most; a row id takes four.
     pub max_request_bytes: usize,
+    /// Bytes of the schedule of one stream that have not been answered, at most; a row takes one or two.
+    pub max_schedule_bytes: usize,
     /// Bytes of the neighbours that answer one request at most.
     pub max_sample_bytes: usize,
     /// Bytes of a parcel at most.
@@ -70,6 +72,7 @@ impl Default for LaneSettings {
             row_type: RowType::F32,
             checksums: false,
             max_request_bytes: 64 << 20,
+            max_schedule_bytes: 8 << 20,
             max_sample_bytes: 256 << 20,
             max_parcel_bytes: 256 << 20,
             max_connections: 256,

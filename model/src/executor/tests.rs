@@ -88,6 +88,7 @@ fn a_good_plan_is_executed_and_counted_whenever_answers_come() {
         let executor = execute(&plans(), arrivals).unwrap();
         let training = Tally {
             feature_requests: 2,
+            deliveries: 2,
             feature_rows: 3,
             needed_rows: 5,
             held_rows_peak: 3,
@@ -95,6 +96,7 @@ fn a_good_plan_is_executed_and_counted_whenever_answers_come() {
         // The third request leaves in the training window and counts for the validation step that needs it.
         let evaluation = Tally {
             feature_requests: 2,
+            deliveries: 2,
             feature_rows: 2,
             needed_rows: 2,
             held_rows_peak: 2,

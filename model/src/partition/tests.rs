@@ -5,10 +5,70 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::rng::Purpose;
+use crate::sampling::Topology;
 use crate::store::{GraphStore, PartStore, PartitionerRecord};
 use crate::synth::SynthSpec;
 
 const SPLITS: [Purpose; 3] = [Purpose::Train, Purpose::Valid, Purpose::Test];
+
+/// A small graph and its train split.
+#[derive(Clone, Debug)]
+pub(super) struct RandomGraph {
+    offsets: Vec<u64>,
+    neighbors: Vec<NodeId>,
+    pub train: Vec<NodeId>,
+}
+
+impl RandomGraph {
+    /// The in-neighbours of every node.
+    pub fn of(rows: Vec<Vec<NodeId>>, train: Vec<NodeId>) -> Self {
+        let mut offsets = vec![0];
+        offsets.extend(rows.iter().scan(0, |sum, row| {
+            *sum += row.len() as u64;
+            Some(*sum)
+        }));
+        Self {
+            offsets,
+            neighbors: rows.concat(),
+            train,
+        }
+    }
+
+    /// Symmetric graphs of 1 to `most_nodes` nodes with 0 to 3 edges per node, self-loops and repeated edges among them.
+    pub fn any(most_nodes: u32) -> impl Strategy<Value = Self> {
+        (1..=most_nodes).prop_flat_map(|nodes| {
+            let edges = prop::collection::vec((0..nodes, 0..nodes), 0..=3 * nodes as usize);
+            let train = prop::collection::vec(any::<bool>(), nodes as usize);
+            (edges, train).prop_map(move |(edges, train)| {
+                let mut rows = vec![Vec::new(); nodes as usize];
+                for (one, other) in edges {
+                    rows[one as usize].push(other);
+                    if one != other {
+                        rows[other as usize].push(one);
+                    }
+                }
+                let train = (0..nodes).filter(|node| train[*node as usize]).collect();
+                Self::of(rows, train)
+            })
+        })
+    }
+
+    pub fn nodes(&self) -> u32 {
+        self.topology().rows()
+    }
+
+    pub fn topology(&self) -> Topology<'_> {
+        Topology {
+            first: 0,
+            offsets: &self.offsets,
+            neighbors: &self.neighbors,
+        }
+    }
+
+    pub fn links(&self) -> Links<'_> {
+        Links::symmetric(self.topology()).unwrap()
+    }
+}
 
 /// Opens every part of a folder and compares it, through the original ids, with the graph that was cut.
 fn assert_parts_are_the_graph(folder: &Path, graph: &GraphStore, assignment: &[PartId], parts: PartId) {

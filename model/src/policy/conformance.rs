@@ -6,7 +6,7 @@ use super::{Fill, FillError, FillInput, PlanError, PlanInput, Policy, RemoteTrac
 use crate::book::{PartitionBook, Rank};
 use crate::counters::Phase;
 use crate::executor::{Arrivals, ExecuteError, Executor, Tally, Violation};
-use crate::plan::{CacheState, DeviceRows, Level, Place, WindowPlan};
+use crate::plan::{CacheState, Delivery, DeviceRows, Level, Place, WindowPlan};
 
 #[cfg(test)]
 mod tests;
@@ -39,6 +39,11 @@ impl EpochTally {
         self.training.feature_requests + self.evaluation.feature_requests
     }
 
+    /// Arrivals of rows in the epoch, evaluation included.
+    pub fn deliveries(&self) -> u64 {
+        self.training.deliveries + self.evaluation.deliveries
+    }
+
     /// Rows that the epoch moved, evaluation included.
     pub fn feature_rows(&self) -> u64 {
         self.training.feature_rows + self.evaluation.feature_rows
@@ -59,6 +64,11 @@ impl RunTally {
     /// Requests of the run, the fill and evaluation included.
     pub fn feature_requests(&self) -> u64 {
         self.setup.feature_requests + self.epochs.iter().map(EpochTally::feature_requests).sum::<u64>()
+    }
+
+    /// Arrivals of rows in the run, the fill and evaluation included.
+    pub fn deliveries(&self) -> u64 {
+        self.setup.deliveries + self.epochs.iter().map(EpochTally::deliveries).sum::<u64>()
     }
 
     /// Rows that the run moved, the fill and evaluation included.
@@ -102,7 +112,7 @@ pub fn check(policy: &dyn Policy, case: &Case) -> Result<RunTally, ConformanceEr
 /// # Errors
 /// The first rule that is broken, or the first plan or fill that fails.
 pub fn check_scored(policy: &dyn Policy, case: &Case, scores: Option<&[f64]>) -> Result<RunTally, ConformanceError> {
-    check_levels(policy, case, scores, None)
+    check_run(policy, case, scores, Delivery::Windowed, None)
 }
 
 /// The same with a device that keeps rows: as many as `asked_device_rows`, or as the policy puts there by itself.
@@ -113,6 +123,29 @@ pub fn check_levels(
     policy: &dyn Policy,
     case: &Case,
     scores: Option<&[f64]>,
+    asked_device_rows: Option<u32>,
+) -> Result<RunTally, ConformanceError> {
+    check_run(policy, case, scores, Delivery::Windowed, asked_device_rows)
+}
+
+/// The same with what the plans ask for asked and answered as `delivery` says: streams change what counts as a request.
+///
+/// # Errors
+/// The first rule that is broken, or the first plan or fill that fails.
+pub fn check_delivered(
+    policy: &dyn Policy,
+    case: &Case,
+    scores: Option<&[f64]>,
+    delivery: Delivery,
+) -> Result<RunTally, ConformanceError> {
+    check_run(policy, case, scores, delivery, None)
+}
+
+fn check_run(
+    policy: &dyn Policy,
+    case: &Case,
+    scores: Option<&[f64]>,
+    delivery: Delivery,
     asked_device_rows: Option<u32>,
 ) -> Result<RunTally, ConformanceError> {
     let budget_rows = policy.budget_rows(&case.book, case.rank, case.asked_rows);
@@ -138,7 +171,7 @@ pub fn check_levels(
     let device = fill.device.clone();
     let mut executors = [Arrivals::AtOnce, Arrivals::WhenNeeded].map(|arrivals| {
         let executor = Executor::new(Arc::clone(&case.book), case.rank, budget_rows, arrivals);
-        (arrivals, executor)
+        (arrivals, executor.with_delivery(delivery))
     });
     for (_, executor) in &mut executors {
         run_fill(executor, &fill)?;

@@ -88,17 +88,7 @@ where
     S: NeighborSource,
     K: Error + 'static,
 {
-    let schedule = Schedule::new(spec, seeds, book)?;
-    let owned = book.range(spec.rank);
-    if local.first != owned.start || local.rows() != owned.end - owned.start {
-        return Err(PresampleError::Spec(SpecError::Topology {
-            rank: spec.rank,
-            rows: local.rows(),
-            first: local.first,
-            wanted: owned.end - owned.start,
-            wanted_first: owned.start,
-        }));
-    }
+    let schedule = Schedule::new(spec, seeds, book, local)?;
     let sampler = Sampler {
         schedule: &schedule,
         book,

@@ -2,6 +2,8 @@
 
 use crate::book::{PartitionBook, Rank};
 use crate::rng::{BatchKey, Purpose, mix_words, shuffle};
+use crate::sampling::seed_order::proximity_order;
+use crate::sampling::{SeedOrder, Topology};
 
 /// Keeps the draws of the seed order apart from those of hops and dropout masks, which end in other words.
 const SEED_ORDER: u64 = 3;
@@ -44,6 +46,8 @@ pub struct EpochSpec {
     /// What the training steps are drawn for: [`Purpose::Train`], or [`Purpose::Presample`] where an epoch is only
     /// counted.
     pub training: Purpose,
+    /// The order in which train seeds make up batches. Evaluation takes its seeds as they are.
+    pub order: SeedOrder,
     /// Steps of each purpose, the maximum over all ranks ([`steps`]). 0 leaves a purpose out.
     pub steps: StepCounts,
 }
@@ -140,8 +144,16 @@ pub struct Schedule {
 
 impl Schedule {
     /// Orders the seeds: training rows by a permutation keyed by (seed, epoch, rank), the others as they are.
-    pub fn new(spec: &EpochSpec, seeds: SeedRows<'_>, book: &PartitionBook) -> Result<Self, SpecError> {
+    ///
+    /// `local` is the topology of the rank's own part, by which [`SeedOrder::Proximity`] orders.
+    pub fn new(
+        spec: &EpochSpec,
+        seeds: SeedRows<'_>,
+        book: &PartitionBook,
+        local: Topology<'_>,
+    ) -> Result<Self, SpecError> {
         check_spec(spec, book)?;
+        check_topology(spec, book, local)?;
         let StepCounts { train, valid, test } = spec.steps;
         for (split, rows, steps, optional) in [
             ("training", seeds.train, train, false),
@@ -160,17 +172,21 @@ impl Schedule {
                 });
             }
         }
-        let mut train = seeds.train.to_vec();
-        shuffle(
-            mix_words(&[
-                spec.seed,
-                u64::from(spec.training.code()),
-                u64::from(spec.epoch),
-                u64::from(spec.rank),
-                SEED_ORDER,
-            ]),
-            &mut train,
-        );
+        let key = mix_words(&[
+            spec.seed,
+            u64::from(spec.training.code()),
+            u64::from(spec.epoch),
+            u64::from(spec.rank),
+            SEED_ORDER,
+        ]);
+        let train = match spec.order {
+            SeedOrder::Random => {
+                let mut train = seeds.train.to_vec();
+                shuffle(key, &mut train);
+                train
+            }
+            SeedOrder::Proximity { sequences } => proximity_order(key, sequences, seeds.train, local),
+        };
         Ok(Self {
             spec: spec.clone(),
             train,
@@ -218,6 +234,21 @@ fn check_spec(spec: &EpochSpec, book: &PartitionBook) -> Result<(), SpecError> {
         Some(_) => Ok(()),
         None => Err(SpecError::TooManySteps),
     }
+}
+
+fn check_topology(spec: &EpochSpec, book: &PartitionBook, local: Topology<'_>) -> Result<(), SpecError> {
+    let owned = book.range(spec.rank);
+    let wanted = owned.end - owned.start;
+    if local.first == owned.start && local.rows() == wanted {
+        return Ok(());
+    }
+    Err(SpecError::Topology {
+        rank: spec.rank,
+        rows: local.rows(),
+        first: local.first,
+        wanted,
+        wanted_first: owned.start,
+    })
 }
 
 fn check_rows(spec: &EpochSpec, split: &'static str, seeds: &[u32], rows: u32) -> Result<(), SpecError> {

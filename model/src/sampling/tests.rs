@@ -87,6 +87,7 @@ impl TestGraph {
             batch_size,
             fanouts: fanouts.to_vec(),
             training: Purpose::Train,
+            order: SeedOrder::Random,
             steps: StepCounts {
                 train: most(0),
                 valid: most(1),
@@ -177,8 +178,11 @@ proptest! {
     ) {
         let graph = TestGraph::new(key, &sizes, degree);
         for rank in 0..graph.book.parts() {
-            let spec = graph.spec(rank, batch_size, &fanouts);
-            let schedule = Schedule::new(&spec, graph.seeds(rank), &graph.book).unwrap();
+            let mut spec = graph.spec(rank, batch_size, &fanouts);
+            if key % 2 == 0 {
+                spec.order = SeedOrder::Proximity { sequences: batch_size };
+            }
+            let schedule = Schedule::new(&spec, graph.seeds(rank), &graph.book, graph.topology(rank)).unwrap();
             let batches = graph.sample(&spec);
             prop_assert_eq!(batches.len() as u32, spec.steps.total());
             for (step, batch) in (0..).zip(&batches) {

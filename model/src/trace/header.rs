@@ -2,7 +2,7 @@
 
 use crate::book::{PartitionBook, Rank};
 use crate::rng::Purpose;
-use crate::sampling::{EpochSpec, StepCounts};
+use crate::sampling::{EpochSpec, SeedOrder, StepCounts};
 use crate::trace::Problem;
 use crate::trace::pack::{Malformed, Unpacker};
 
@@ -12,8 +12,10 @@ pub(super) const MAGIC: [u8; 8] = *b"GGtrace\n";
 pub(super) const END_MAGIC: [u8; 8] = *b"GGtrend\n";
 /// Version of the format that this program writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
-/// Feature bits that this program knows. None yet.
-const KNOWN_FEATURES: u64 = 0;
+/// Feature bit: the train seeds are in proximity order, whose number of sequences ends the fields.
+const PROXIMITY: u64 = 1;
+/// Feature bits that this program knows.
+const KNOWN_FEATURES: u64 = PROXIMITY;
 /// Bytes before the fields: magic, version, length of the fields, feature bits.
 pub(super) const PREFIX_BYTES: usize = 24;
 
@@ -47,6 +49,7 @@ impl TraceHeader {
                 ("batch size", spec.batch_size.to_string()),
                 ("list of fanouts", format!("{:?}", spec.fanouts)),
                 ("purpose", format!("{:?}", spec.training)),
+                ("batch order", spec.order.to_string()),
                 ("number of steps", format!("{:?}", spec.steps)),
             ]
         };
@@ -72,6 +75,7 @@ impl TraceHeader {
             batch_size,
             fanouts,
             training,
+            order,
             steps,
         } = &self.spec;
         let hops = u16::try_from(fanouts.len()).ok().filter(|hops| *hops > 0);
@@ -107,20 +111,25 @@ impl TraceHeader {
         for number in fanouts.iter().chain(self.book.bounds()) {
             fields.extend(number.to_le_bytes());
         }
+        let mut features = 0;
+        if let SeedOrder::Proximity { sequences } = order {
+            features |= PROXIMITY;
+            fields.extend(sequences.to_le_bytes());
+        }
 
         let mut bytes = Vec::with_capacity(PREFIX_BYTES + fields.len() + 4);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend((fields.len() as u32).to_le_bytes());
-        bytes.extend(KNOWN_FEATURES.to_le_bytes());
+        bytes.extend(features.to_le_bytes());
         bytes.extend(fields);
         bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
         Ok(bytes)
     }
 
-    /// Reads what [`encode`](Self::encode) wrote from the fields alone.
-    pub(super) fn decode_fields(bytes: &[u8]) -> Result<Self, Problem> {
-        decode_fields(bytes).map_err(|why| Problem::Malformed {
+    /// Reads what [`encode`](Self::encode) wrote, of which [`read_prefix`] accepted the start, without the checksum.
+    pub(super) fn decode(prefix: &[u8; PREFIX_BYTES], fields: &[u8]) -> Result<Self, Problem> {
+        decode_fields(features(prefix), fields).map_err(|why| Problem::Malformed {
             what: "the header".into(),
             why,
         })
@@ -140,14 +149,20 @@ pub(super) fn read_prefix(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, Problem>
             wanted: VERSION,
         });
     }
-    let unknown = (u64::from(word(20)) << 32 | u64::from(word(16))) & !KNOWN_FEATURES;
+    let unknown = features(prefix) & !KNOWN_FEATURES;
     if unknown != 0 {
         return Err(Problem::Features { unknown });
     }
     Ok(word(12) as usize)
 }
 
-fn decode_fields(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
+fn features(prefix: &[u8; PREFIX_BYTES]) -> u64 {
+    let mut bits = [0; 8];
+    bits.copy_from_slice(&prefix[16..]);
+    u64::from_le_bytes(bits)
+}
+
+fn decode_fields(features: u64, bytes: &[u8]) -> Result<TraceHeader, Malformed> {
     let mut fields = Unpacker::new(bytes);
     let seed = u64::from(fields.u32()?) | u64::from(fields.u32()?) << 32;
     let (epoch, batch_size) = (fields.u32()?, fields.u32()?);
@@ -163,6 +178,13 @@ fn decode_fields(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
     let bounds = (0..=u32::from(parts))
         .map(|_| fields.u32())
         .collect::<Result<Vec<_>, _>>()?;
+    let order = if features & PROXIMITY == 0 {
+        SeedOrder::Random
+    } else {
+        SeedOrder::Proximity {
+            sequences: fields.u32()?,
+        }
+    };
     fields.end()?;
     let book = PartitionBook::new(bounds).map_err(|_| "its bounds are not those of a partition")?;
     let training = u8::try_from(training).ok().and_then(Purpose::from_code);
@@ -170,7 +192,8 @@ fn decode_fields(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
         .train
         .checked_add(steps.valid)
         .and_then(|sum| sum.checked_add(steps.test));
-    if hops == 0 || rank >= book.parts() || total.is_none() {
+    let no_sequences = order == SeedOrder::Proximity { sequences: 0 };
+    if hops == 0 || rank >= book.parts() || total.is_none() || no_sequences {
         return Err("its counts do not fit together");
     }
     Ok(TraceHeader {
@@ -181,6 +204,7 @@ fn decode_fields(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
             batch_size,
             fanouts,
             training: training.ok_or("its purpose is unknown")?,
+            order,
             steps,
         },
         book,

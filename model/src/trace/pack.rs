@@ -22,7 +22,7 @@ pub(super) fn pack(values: &[u32], out: &mut Vec<u8>) {
 }
 
 /// Appends values that strictly ascend, as differences less one.
-pub(super) fn pack_ascending(values: &[u32], out: &mut Vec<u8>) {
+pub fn pack_ascending(values: &[u32], out: &mut Vec<u8>) {
     let packer = BitPacker4x::new();
     let blocks = values.chunks_exact(BLOCK);
     let tail = blocks.remainder();
@@ -75,12 +75,12 @@ fn pack_tail(values: &[u32], out: &mut Vec<u8>) {
 }
 
 /// Why packed numbers cannot be unpacked.
-pub(super) type Malformed = &'static str;
+pub type Malformed = &'static str;
 
 const SHORT: Malformed = "it ends before its lists do";
 
 /// Bytes of a section that are read from front to back.
-pub(super) struct Unpacker<'a> {
+pub struct Unpacker<'a> {
     bytes: &'a [u8],
 }
 
@@ -89,22 +89,31 @@ impl<'a> Unpacker<'a> {
         Self { bytes }
     }
 
+    /// The next `count` bytes.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self.bytes.split_at_checked(count).ok_or(SHORT)?;
         self.bytes = rest;
         Ok(taken)
     }
 
+    /// The next number of two bytes, little endian.
     pub fn u16(&mut self) -> Result<u16, Malformed> {
         let bytes = self.take(2)?;
         Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
     }
 
+    /// The next number of four bytes, little endian.
     pub fn u32(&mut self) -> Result<u32, Malformed> {
         let bytes = self.take(4)?;
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Refuses bytes that are left.
     pub fn end(&self) -> Result<(), Malformed> {
         if self.bytes.is_empty() {
             Ok(())
@@ -113,7 +122,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Reads what [`pack`] wrote for `count` values.
+    /// Reads what `pack` wrote for `count` values.
     pub fn unpack(&mut self, count: usize) -> Result<Vec<u32>, Malformed> {
         let packer = BitPacker4x::new();
         let mut values = self.room(count)?;

@@ -45,8 +45,8 @@ impl TraceReader {
         };
 
         let prefix = read(0, (length as usize).min(PREFIX_BYTES))?;
-        let field_bytes = match <&[u8; PREFIX_BYTES]>::try_from(&prefix[..]) {
-            Ok(prefix) => read_prefix(prefix).map_err(refused)?,
+        let (prefix, field_bytes) = match <&[u8; PREFIX_BYTES]>::try_from(&prefix[..]) {
+            Ok(prefix) => (prefix, read_prefix(prefix).map_err(refused)?),
             Err(_) if MAGIC.starts_with(&prefix) || prefix.starts_with(&MAGIC) => return Err(truncated()),
             Err(_) => return Err(refused(Problem::Magic)),
         };
@@ -58,7 +58,7 @@ impl TraceReader {
                 what: "the header".into(),
             }));
         }
-        let header = TraceHeader::decode_fields(&bytes[PREFIX_BYTES..]).map_err(refused)?;
+        let header = TraceHeader::decode(prefix, &bytes[PREFIX_BYTES..]).map_err(refused)?;
 
         let records = header_bytes as u64 + 4;
         let index_bytes = header.steps() as u64 * 8 + FOOTER_BYTES as u64;

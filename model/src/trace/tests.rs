@@ -304,6 +304,7 @@ fn the_bytes_of_version_1_do_not_change() {
             batch_size: 2,
             fanouts: vec![3],
             training: Purpose::Train,
+            order: crate::sampling::SeedOrder::Random,
             steps: crate::sampling::StepCounts {
                 train: 1,
                 valid: 0,
@@ -348,4 +349,18 @@ fn the_bytes_of_version_1_do_not_change() {
     let head = header.encode().unwrap();
     assert_eq!(head.len(), 24 + 84 + 4);
     assert_eq!(head[..24], *b"GGtrace\n\x01\0\0\0\x54\0\0\0\0\0\0\0\0\0\0\0");
+    // Proximity order sets a feature bit and adds a field at the end of the others.
+    let mut ordered = header.clone();
+    ordered.spec.order = crate::sampling::SeedOrder::Proximity { sequences: 5 };
+    let longer = ordered.encode().unwrap();
+    assert_eq!(longer[..24], *b"GGtrace\n\x01\0\0\0\x58\0\0\0\x01\0\0\0\0\0\0\0");
+    assert_eq!(longer[24..24 + 84], head[24..24 + 84]);
+    assert_eq!(longer[24 + 84..24 + 88], 5u32.to_le_bytes());
+    let prefix = longer[..24].try_into().unwrap();
+    assert_eq!(TraceHeader::decode(prefix, &longer[24..24 + 88]).unwrap(), ordered);
+    assert!(
+        TraceHeader::decode(prefix, &head[24..24 + 84]).is_err(),
+        "the field is missing"
+    );
+    assert!(ordered.expect(&header).unwrap_err().to_string().contains("batch order"));
 }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use greengnn_model::plan::RowType;
 use greengnn_model::policy::{UnknownPolicy, policy_by_name};
 use serde::{Deserialize, Serialize};
 
@@ -52,10 +51,11 @@ pub fn add_bounds(
         trainings.entry(training).or_default().push(run);
     }
     let book = parts.book();
-    let row_bytes = RowType::F32.row_bytes(parts.manifest().features);
+    let features = parts.manifest().features;
     for ((batch_size, seed), mut runs) in trainings {
         starting(batch_size, seed);
         let config = config_of(&runs[0].cell);
+        let row_bytes = config.row_type.row_bytes(features);
         for rank in parts.ranks() {
             let uses = parts.run(&config, rank, None)?.uses(book).map_err(OfflineError::from)?;
             for run in &mut runs {

@@ -47,6 +47,7 @@ pub(crate) fn sample() -> RunSummary {
     RunSummary {
         version: SUMMARY_VERSION,
         policy: "bulk".into(),
+        delivery: Delivery::Stream,
         window: 16,
         row_type: RowType::F32,
         budget_rows: 5_000,
@@ -221,4 +222,20 @@ fn an_epoch_off_its_plan_is_named() {
     assert_eq!(summary.epochs_off_plan(), Vec::<u32>::new());
     summary.epochs[1].planned.feature_rows += 1;
     assert_eq!(summary.epochs_off_plan(), vec![1]);
+}
+
+#[test]
+fn a_summary_from_before_there_were_streams_counts_a_delivery_per_request() {
+    let mut json: Value = serde_json::from_str(&sample().to_json().unwrap()).unwrap();
+    json.as_object_mut().unwrap().remove("delivery");
+    json["epochs"][0]["planned"]
+        .as_object_mut()
+        .unwrap()
+        .remove("deliveries");
+    let read = RunSummary::from_json(&json.to_string()).unwrap();
+    assert_eq!(read.delivery, Delivery::Windowed);
+    assert_eq!(
+        read.epochs[0].planned.deliveries,
+        read.epochs[0].planned.feature_requests
+    );
 }

@@ -17,6 +17,9 @@ enum Fault {
     AcceptsBadRows,
     SwapsParcels,
     SendsAtOnce,
+    CountsDeliveriesAsRequests,
+    SwapsDeliveries,
+    CountsWhatIsNotGranted,
 }
 
 /// A router with a fault.
@@ -79,6 +82,19 @@ impl Transport for Faulty {
         })
     }
 
+    fn open_stream(&self, caller: Caller, owner: PartId) -> BoxFuture<'_, Result<Box<dyn RowStream>, TransportError>> {
+        Box::pin(async move {
+            let stream = self.router.open_stream(caller, owner).await?;
+            let (owner, fault) = (Arc::clone(&self.owner), self.fault);
+            Ok(Box::new(FaultyStream {
+                stream,
+                owner,
+                caller,
+                fault,
+            }) as Box<dyn RowStream>)
+        })
+    }
+
     fn sample(
         &self,
         caller: Caller,
@@ -101,6 +117,40 @@ impl Transport for Faulty {
                 None => Ok(()),
             }
         })
+    }
+}
+
+/// A stream with a fault.
+struct FaultyStream {
+    stream: Box<dyn RowStream>,
+    owner: Arc<PartShard>,
+    caller: Caller,
+    fault: Fault,
+}
+
+impl RowStream for FaultyStream {
+    fn schedule(
+        &mut self,
+        mut deliveries: Vec<ScheduledRows>,
+        last: bool,
+    ) -> BoxFuture<'_, Result<(), TransportError>> {
+        match self.fault {
+            Fault::SwapsDeliveries => deliveries.reverse(),
+            Fault::CountsWhatIsNotGranted
+                if deliveries.iter().filter(|delivery| delivery.rows.len() > 2).count() == 3 =>
+            {
+                let _ = self.owner.admit_delivery(self.caller, &[]);
+            }
+            _ => {}
+        }
+        self.stream.schedule(deliveries, last)
+    }
+
+    fn grant(&mut self, sink: Box<dyn RowSink>) -> BoxFuture<'_, Result<Arrival, TransportError>> {
+        if self.fault == Fault::CountsDeliveriesAsRequests {
+            self.owner.admit_stream(self.caller);
+        }
+        self.stream.grant(sink)
     }
 }
 
@@ -136,6 +186,9 @@ async fn every_broken_rule_is_found() {
         (Fault::AcceptsBadRows, 4),
         (Fault::SwapsParcels, 6),
         (Fault::SendsAtOnce, 7),
+        (Fault::CountsDeliveriesAsRequests, 8),
+        (Fault::SwapsDeliveries, 9),
+        (Fault::CountsWhatIsNotGranted, 10),
     ] {
         let found = violation(fault).await;
         assert_eq!(found.rule, rule, "{found}");

@@ -6,7 +6,7 @@ use super::*;
 use crate::book::{PartitionBook, Rank};
 use crate::policy::scores::{degree_scores, out_degrees};
 use crate::rng::{CounterRng, Purpose, mix_words};
-use crate::sampling::{EpochSpec, InMemoryOwners, SeedRows, StepCounts, presample};
+use crate::sampling::{EpochSpec, InMemoryOwners, SeedOrder, SeedRows, StepCounts, presample};
 use crate::synth::SynthSpec;
 
 /// A graph given by the neighbour list of every node.
@@ -90,6 +90,7 @@ impl Graph {
                 batch_size,
                 fanouts: fanouts.to_vec(),
                 training: Purpose::Presample,
+                order: SeedOrder::Random,
                 steps: StepCounts {
                     train: steps,
                     ..StepCounts::default()

@@ -10,7 +10,21 @@ fn spec(rank: Rank, batch_size: u32, steps: StepCounts) -> EpochSpec {
         batch_size,
         fanouts: vec![2],
         training: Purpose::Train,
+        order: SeedOrder::Random,
         steps,
+    }
+}
+
+/// Offsets of a part of `rows` nodes without edges.
+fn no_edges(rows: u32) -> Vec<u64> {
+    vec![0; rows as usize + 1]
+}
+
+fn topology(first: u32, offsets: &[u64]) -> Topology<'_> {
+    Topology {
+        first,
+        offsets,
+        neighbors: &[],
     }
 }
 
@@ -29,8 +43,10 @@ proptest! {
         let all = StepCounts { train: steps(&counts, batch_size), valid: steps(&counts, batch_size), test: 0 };
         for (rank, count) in (0..).zip(&counts) {
             let rows: Vec<u32> = (0..*count).collect();
+            let offsets = no_edges(*count);
+            let local = topology(book.range(rank).start, &offsets);
             let seeds = SeedRows { train: &rows, valid: &rows, test: &rows };
-            let schedule = Schedule::new(&spec(rank, batch_size, all), seeds, &book).unwrap();
+            let schedule = Schedule::new(&spec(rank, batch_size, all), seeds, &book, local).unwrap();
             let mut train: Vec<u32> = (0..all.train).flat_map(|step| schedule.seeds(step)).copied().collect();
             let valid: Vec<u32> = (all.train..all.total()).flat_map(|step| schedule.seeds(step)).copied().collect();
             train.sort_unstable();
@@ -58,7 +74,11 @@ fn the_order_of_the_seeds_depends_on_seed_epoch_and_rank() {
     };
     let book = book(&[64, 64]);
     let base = spec(0, 64, all);
-    let order = |spec: &EpochSpec| Schedule::new(spec, seeds, &book).unwrap().seeds(0).to_vec();
+    let offsets = no_edges(64);
+    let order = |spec: &EpochSpec| {
+        let local = topology(64 * u32::from(spec.rank), &offsets);
+        Schedule::new(spec, seeds, &book, local).unwrap().seeds(0).to_vec()
+    };
     let first = order(&base);
     assert_ne!(first, rows);
     assert_eq!(first, order(&base));
@@ -77,6 +97,10 @@ fn the_order_of_the_seeds_depends_on_seed_epoch_and_rank() {
         },
         EpochSpec {
             training: Purpose::Presample,
+            ..base.clone()
+        },
+        EpochSpec {
+            order: SeedOrder::Proximity { sequences: 4 },
             ..base.clone()
         },
     ] {
@@ -131,7 +155,9 @@ fn specifications_that_do_not_fit_are_refused() {
         valid: 0,
         test: 1,
     };
-    let refusal = |spec: EpochSpec, seeds| Schedule::new(&spec, seeds, &book).unwrap_err();
+    let offsets = no_edges(5);
+    let local = topology(0, &offsets);
+    let refusal = |spec: EpochSpec, seeds| Schedule::new(&spec, seeds, &book, local).unwrap_err();
     let none = SeedRows::default();
     assert_eq!(refusal(spec(0, 0, all), none), SpecError::BatchSize);
     assert_eq!(
@@ -176,5 +202,5 @@ fn specifications_that_do_not_fit_are_refused() {
         "{error}"
     );
     // A purpose that is left out may have seeds.
-    assert!(Schedule::new(&spec(0, 2, all), SeedRows { valid: &rows, ..none }, &book).is_ok());
+    assert!(Schedule::new(&spec(0, 2, all), SeedRows { valid: &rows, ..none }, &book, local).is_ok());
 }
