@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use greengnn_model::assemble::{FeatureRows, InputBuffers, StoredRow, StoredRows, assemble_input};
+use greengnn_model::assemble::{FeatureRows, InputBuffers, StoredRow, StoredRows, assemble_input, assemble_resident};
 use greengnn_model::batch::{Block, MiniBatch};
 use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::counters::LevelCounts;
 use greengnn_model::layers::{AssembledBatch, BatchInput};
 use greengnn_model::plan::{BatchPlan, Place};
 use greengnn_model::row_type::RowType;
@@ -14,6 +15,7 @@ use greengnn_model::store::PartStore;
 use crate::arena::RowArena;
 use crate::prefetcher::PrefetchError;
 use crate::presampler::EpochTrace;
+use crate::residency::Residency;
 
 /// Everything that the assembly of one batch needs, on a thread of its own.
 pub(crate) struct Assembly {
@@ -21,6 +23,7 @@ pub(crate) struct Assembly {
     pub book: Arc<PartitionBook>,
     pub part: Arc<PartStore>,
     pub arena: Arc<RowArena>,
+    pub residency: Arc<Residency>,
     pub direct: Arc<RowArena>,
     pub trace: Arc<EpochTrace>,
     pub width: usize,
@@ -31,8 +34,8 @@ pub(crate) struct Assembly {
 }
 
 impl Assembly {
-    /// Assembles the batch that `plan` is for, and gives the plan back.
-    pub fn run(self, plan: BatchPlan) -> Result<(AssembledBatch, BatchPlan), PrefetchError> {
+    /// Assembles the batch that `plan` is for, gives the plan back, and says from which memory the rows come.
+    pub fn run(self, plan: BatchPlan) -> Result<(AssembledBatch, BatchPlan, LevelCounts), PrefetchError> {
         let (rank, step) = (self.rank, plan.step);
         let batch = self
             .trace
@@ -43,7 +46,7 @@ impl Assembly {
             ..Block::default()
         };
         let outermost = batch.blocks.last().unwrap_or(&empty);
-        let input = self.input(&batch, outermost, &plan)?;
+        let (input, levels) = self.input(&batch, outermost, &plan)?;
         let first = self.book.range(rank).start;
         let labels = self.part.labels();
         let labels = batch
@@ -60,44 +63,63 @@ impl Assembly {
                 labels,
             },
             plan,
+            levels,
         ))
     }
 
-    /// The input of the first layer. Rows of f32 are read where they lie; others are decoded where they are used.
-    fn input(&self, batch: &MiniBatch, outermost: &Block, plan: &BatchPlan) -> Result<BatchInput, PrefetchError> {
+    /// The input of the first layer, and from which memory its rows come. Rows of f32 are read where they lie; others are
+    /// decoded where they are used.
+    fn input(
+        &self,
+        batch: &MiniBatch,
+        outermost: &Block,
+        plan: &BatchPlan,
+    ) -> Result<(BatchInput, LevelCounts), PrefetchError> {
         if self.row_type == RowType::F32 {
-            let rows = self.rows(batch, plan, |own| own, bytemuck::cast_slice)?;
-            return self.input_of(&rows[..], outermost, plan.step);
+            let found = self.rows(batch, plan, |own| own, bytemuck::cast_slice)?;
+            return self.input_of(&found.rows[..], found.places, found.levels, outermost, plan.step);
         }
-        let rows = self.rows(batch, plan, StoredRow::Own, StoredRow::Remote)?;
+        let found = self.rows(batch, plan, StoredRow::Own, StoredRow::Remote)?;
         let rows = StoredRows {
-            rows: &rows,
+            rows: &found.rows,
             row_type: self.row_type,
         };
-        self.input_of(&rows, outermost, plan.step)
+        self.input_of(&rows, found.places, found.levels, outermost, plan.step)
     }
 
     fn input_of<R: FeatureRows + ?Sized>(
         &self,
         rows: &R,
+        places: Vec<u32>,
+        levels: LevelCounts,
         outermost: &Block,
         step: u32,
-    ) -> Result<BatchInput, PrefetchError> {
+    ) -> Result<(BatchInput, LevelCounts), PrefetchError> {
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let input = assemble_input(rows, outermost, self.width, self.preaggregate, &mut buffers);
+        // With rows on the device the layer aggregates: the loader does not have all of them.
+        let input = if self.residency.is_empty() {
+            assemble_input(rows, outermost, self.width, self.preaggregate, &mut buffers)
+        } else {
+            assemble_resident(rows, places, self.width, &mut buffers)
+        };
         let rank = self.rank;
-        input.map_err(|source| PrefetchError::Assemble { rank, step, source })
+        let input = input.map_err(|source| PrefetchError::Assemble { rank, step, source })?;
+        let levels = LevelCounts {
+            upload_bytes: input.upload_bytes(),
+            ..levels
+        };
+        Ok((input, levels))
     }
 
-    /// The feature row of every node of the batch: `own` from the rank's part, `remote` from the arena or the batch's own
-    /// buffer.
+    /// Where the feature row of every node of the batch is: on the device, or as `own` of the rank's part, or as `remote` of
+    /// the arena or the batch's own buffer.
     fn rows<'a, R>(
         &'a self,
         batch: &MiniBatch,
         plan: &BatchPlan,
         own: impl Fn(&'a [f32]) -> R,
         remote: impl Fn(&'a [u8]) -> R,
-    ) -> Result<Vec<R>, PrefetchError> {
+    ) -> Result<FoundRows<R>, PrefetchError> {
         let step = plan.step;
         let misfit = |what: String| PrefetchError::PlanDoesNotFit {
             rank: self.rank,
@@ -118,11 +140,20 @@ impl Assembly {
             starts[usize::from(owned.owner)] = (start, &owned.rows[..]);
             start += owned.rows.len();
         }
-        let mut rows = Vec::with_capacity(batch.nodes.len());
+        let mut found = FoundRows::new(&self.residency, batch.nodes.len());
         for node in &batch.nodes {
             let home = self.book.row_home(*node);
             if home.owner == self.rank {
-                rows.push(own(self.part.feature_row(home.row)));
+                match self.residency.of_own(home.row) {
+                    Some(place) => {
+                        found.levels.device_own_rows += 1;
+                        found.on_device(place);
+                    }
+                    None => {
+                        found.levels.host_own_rows += 1;
+                        found.on_host(own(self.part.feature_row(home.row)));
+                    }
+                }
                 continue;
             }
             let (start, owned) = starts[usize::from(home.owner)];
@@ -132,11 +163,25 @@ impl Assembly {
                     home.row, home.owner
                 )));
             };
+            let place = plan.places[start + index];
+            if let Place::Slot(slot) = place
+                && let Some(place) = self.residency.of_slot(slot)
+            {
+                found.levels.device_hit_rows += 1;
+                found.on_device(place);
+                continue;
+            }
             // SAFETY: the request that fills the place was answered before the assembly, and the plan keeps the row until
             // after it.
-            let row = match plan.places[start + index] {
-                Place::Slot(slot) => unsafe { self.arena.row(slot) },
-                Place::Direct(direct) => unsafe { self.direct.row(direct) },
+            let row = match place {
+                Place::Slot(slot) => {
+                    found.levels.host_hit_rows += 1;
+                    unsafe { self.arena.row(slot) }
+                }
+                Place::Direct(direct) => {
+                    found.levels.direct_rows += 1;
+                    unsafe { self.direct.row(direct) }
+                }
             };
             if self.verify && RowArena::is_poisoned(row) {
                 let (owner, row) = (home.owner, home.row);
@@ -147,8 +192,42 @@ impl Assembly {
                     row,
                 });
             }
-            rows.push(remote(row));
+            found.on_host(remote(row));
         }
-        Ok(rows)
+        Ok(found)
+    }
+}
+
+/// The rows of a batch, in the order of its nodes.
+struct FoundRows<R> {
+    /// Those that the host has.
+    rows: Vec<R>,
+    /// Where all of them are, as a [`BatchInput::Resident`](greengnn_model::layers::BatchInput) wants it; empty if no row is
+    /// on the device.
+    places: Vec<u32>,
+    /// Rows on the device, of any batch.
+    resident: usize,
+    levels: LevelCounts,
+}
+
+impl<R> FoundRows<R> {
+    fn new(residency: &Residency, nodes: usize) -> Self {
+        Self {
+            rows: Vec::with_capacity(nodes),
+            places: Vec::with_capacity(if residency.is_empty() { 0 } else { nodes }),
+            resident: residency.len(),
+            levels: LevelCounts::default(),
+        }
+    }
+
+    fn on_device(&mut self, place: u32) {
+        self.places.push(place);
+    }
+
+    fn on_host(&mut self, row: R) {
+        if self.resident > 0 {
+            self.places.push((self.resident + self.rows.len()) as u32);
+        }
+        self.rows.push(row);
     }
 }

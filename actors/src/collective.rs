@@ -130,19 +130,40 @@ impl Collective {
         moment: Moment,
         bytes: Vec<u8>,
     ) -> Result<Vec<Vec<u8>>, CollectiveError> {
-        let receive = async {
-            let mut all = Vec::with_capacity(self.machines.len());
-            for from in 0..self.ranks() {
-                all.push(if from == self.rank {
-                    Vec::new()
-                } else {
-                    self.receive(kind, moment, from).await?
-                });
-            }
-            Ok::<_, CollectiveError>(all)
-        };
-        let ((), mut all) = tokio::try_join!(self.send_all(kind, moment, |_| bytes.clone()), receive)?;
+        let send = self.send_all(kind, moment, |_| bytes.clone());
+        let ((), mut all) = tokio::try_join!(send, self.receive_all(kind, moment))?;
         all[usize::from(self.rank)] = bytes;
+        Ok(all)
+    }
+
+    /// Gives every rank its own bytes: `payloads` has what this rank gives to each, by rank, and the result what each gave
+    /// to this one. No rank gets ahead of another by more than one such exchange, so an inbox holds those of two.
+    ///
+    /// # Errors
+    /// A rank that did not answer in time or cannot be reached.
+    pub async fn all_to_all(
+        &self,
+        kind: ParcelKind,
+        moment: Moment,
+        mut payloads: Vec<Vec<u8>>,
+    ) -> Result<Vec<Vec<u8>>, CollectiveError> {
+        payloads.resize(self.machines.len(), Vec::new());
+        let send = self.send_all(kind, moment, |to| payloads[usize::from(to)].clone());
+        let ((), mut all) = tokio::try_join!(send, self.receive_all(kind, moment))?;
+        all[usize::from(self.rank)] = payloads.swap_remove(usize::from(self.rank));
+        Ok(all)
+    }
+
+    /// One parcel of every other rank, by rank.
+    async fn receive_all(&self, kind: ParcelKind, moment: Moment) -> Result<Vec<Vec<u8>>, CollectiveError> {
+        let mut all = Vec::with_capacity(self.machines.len());
+        for from in 0..self.ranks() {
+            all.push(if from == self.rank {
+                Vec::new()
+            } else {
+                self.receive(kind, moment, from).await?
+            });
+        }
         Ok(all)
     }
 

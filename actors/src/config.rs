@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use greengnn_model::layers::{DeviceChoice, LayerError};
 use greengnn_model::plan::Delivery;
-use greengnn_model::policy::{Budget, BudgetError, UnknownPolicy, policy_by_name};
+use greengnn_model::policy::{Budget, BudgetError, PolicyParameters, UnknownPolicy};
 use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::SeedOrder;
 use greengnn_model::store::PartsManifest;
@@ -24,6 +24,14 @@ pub struct TrainConfig {
     pub window: u32,
     /// Cache memory of a rank: a share of the rows that it does not own, bytes, or rows.
     pub budget: String,
+    /// The part of the budget that is on the device, for policies with levels; by default none, and half for `two-level`.
+    pub device_budget: Option<String>,
+    /// Epochs that `presample` counts, and that correct the estimate of `vip` and `two-level`.
+    pub presample_epochs: u32,
+    /// Weight of the estimate in the scores of `vip` and `two-level`, 0 to 1; the rest is that of presampled counts.
+    pub vip_weight: f64,
+    /// How many times as much a row over the network costs as one from the host to the device, for `two-level`.
+    pub network_cost: f64,
     /// How remote rows travel and are kept: `f32`, `f16`, `bf16` or `int8`. All but `f32` change what is computed.
     pub row_type: RowType,
     pub epochs: u32,
@@ -65,6 +73,10 @@ impl Default for TrainConfig {
             delivery: Delivery::Windowed,
             window: 16,
             budget: "25%".to_owned(),
+            device_budget: None,
+            presample_epochs: PolicyParameters::default().presample_epochs,
+            vip_weight: PolicyParameters::default().vip_weight,
+            network_cost: PolicyParameters::default().network_cost,
             row_type: RowType::F32,
             epochs: 10,
             batch_size: 1000,
@@ -144,6 +156,11 @@ pub enum ConfigError {
     Policy(#[from] UnknownPolicy),
     #[error(transparent)]
     Budget(#[from] BudgetError),
+    #[error(
+        "policy {policy} keeps no rows on the device, but a device budget of {found} was given; leave it out, or choose degree, \
+         presample, vip or two-level"
+    )]
+    NoLevels { policy: &'static str, found: String },
     #[error(transparent)]
     Device(#[from] LayerError),
     #[error(
@@ -169,12 +186,19 @@ impl TrainConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |name, wanted, found: String| Err(ConfigError::Value { name, wanted, found });
         match self.communication {
-            Communication::Pull => {
-                policy_by_name(&self.policy)?;
-            }
+            Communication::Pull => self.check_policy()?,
             Communication::PushPull => self.check_push_pull()?,
         }
         self.budget.parse::<Budget>()?;
+        if self.presample_epochs == 0 || self.presample_epochs > 1000 {
+            return refuse("presample-epochs", "1 to 1000", self.presample_epochs.to_string());
+        }
+        if !(0.0..=1.0).contains(&self.vip_weight) {
+            return refuse("vip-weight", "0 to 1", self.vip_weight.to_string());
+        }
+        if !(self.network_cost >= 0.0 && self.network_cost.is_finite()) {
+            return refuse("network-cost", "a number of at least 0", self.network_cost.to_string());
+        }
         self.device.parse::<DeviceChoice>()?;
         if self.window == 0 {
             return refuse("window", "at least 1", "0".to_owned());
@@ -213,6 +237,20 @@ impl TrainConfig {
     }
 
     /// Refuses what a run that moves no rows cannot have.
+    fn check_policy(&self) -> Result<(), ConfigError> {
+        let policy = self.policy_parameters().policy(&self.policy)?;
+        let Some(found) = &self.device_budget else {
+            return Ok(());
+        };
+        let rows = found.parse::<Budget>()?.rows(1, u32::MAX);
+        if rows > 0 && !policy.has_levels() {
+            let policy = policy.name();
+            let found = found.clone();
+            return Err(ConfigError::NoLevels { policy, found });
+        }
+        Ok(())
+    }
+
     fn check_push_pull(&self) -> Result<(), ConfigError> {
         let refuse = |name, wanted, found: String| Err(ConfigError::Value { name, wanted, found });
         if self.policy != NO_POLICY {
@@ -227,6 +265,17 @@ impl TrainConfig {
                 "row-type",
                 "f32 with push-pull, which moves no rows",
                 self.row_type.to_string(),
+            );
+        }
+        if self.delivery != Delivery::Windowed {
+            let wanted = "windowed with push-pull, which moves no rows";
+            return refuse("delivery", wanted, self.delivery.name().to_owned());
+        }
+        if let Some(found) = &self.device_budget {
+            return refuse(
+                "device-budget",
+                "absent with push-pull, which moves no rows",
+                found.clone(),
             );
         }
         if self.preaggregate == Preaggregate::Off {
@@ -262,6 +311,15 @@ impl TrainConfig {
         }
     }
 
+    /// What the policy is told.
+    pub fn policy_parameters(&self) -> PolicyParameters {
+        PolicyParameters {
+            presample_epochs: self.presample_epochs,
+            vip_weight: self.vip_weight,
+            network_cost: self.network_cost,
+        }
+    }
+
     pub fn deadline(&self) -> std::time::Duration {
         std::time::Duration::from_secs_f64(self.deadline_s)
     }
@@ -276,7 +334,7 @@ pub struct TrainFlags {
     /// Pull rows, or push graphs and pull partial sums of the first layer as P3 does [default: pull]
     #[arg(long, value_enum)]
     pub communication: Option<Communication>,
-    /// How remote rows are cached: on-demand, degree, presample, lru, lfu, fifo, epoch, window, bulk or full
+    /// How remote rows are cached: on-demand, degree, presample, vip, two-level, lru, lfu, fifo, epoch, window, bulk or full
     /// [default: bulk]
     #[arg(long)]
     pub policy: Option<String>,
@@ -290,6 +348,19 @@ pub struct TrainFlags {
     /// Cache memory per rank: 25% of the remote rows, 64MiB, or 1000rows [default: 25%]
     #[arg(long)]
     pub budget: Option<String>,
+    /// The part of the budget that is in the device's memory: 5%, 64MiB or 1000rows; for degree, presample, vip and two-level.
+    /// The first layer then aggregates on the device, whatever --preaggregate says [default: 0; for two-level half the budget]
+    #[arg(long, value_name = "BUDGET")]
+    pub device_budget: Option<String>,
+    /// Epochs that presample counts, and vip and two-level where --vip-weight is below 1 [default: 2]
+    #[arg(long, value_name = "K")]
+    pub presample_epochs: Option<u32>,
+    /// Weight of the analytic estimate in vip and two-level, 0 to 1; the rest is for presampled counts [default: 1]
+    #[arg(long, value_name = "WEIGHT")]
+    pub vip_weight: Option<f64>,
+    /// Cost of a row over the network in rows from host to device, for two-level [default: 10]
+    #[arg(long, value_name = "RATIO")]
+    pub network_cost: Option<f64>,
     /// How remote rows travel and are kept: f32, f16, bf16, or int8 with a scale per row; fewer bits move fewer bytes and
     /// let a budget in bytes hold more rows, but round the features [default: f32]
     #[arg(long, value_name = "TYPE")]
@@ -363,6 +434,10 @@ impl TrainFlags {
         set(&mut config.policy, &self.policy);
         set(&mut config.budget, &self.budget);
         set(&mut config.device, &self.device);
+        config.device_budget = self.device_budget.clone().or(config.device_budget);
+        config.presample_epochs = self.presample_epochs.unwrap_or(config.presample_epochs);
+        config.vip_weight = self.vip_weight.unwrap_or(config.vip_weight);
+        config.network_cost = self.network_cost.unwrap_or(config.network_cost);
         config.delivery = self.delivery.unwrap_or(config.delivery);
         config.row_type = self.row_type.unwrap_or(config.row_type);
         config.window = self.window.unwrap_or(config.window);
@@ -414,6 +489,8 @@ impl TrainFlags {
 
 #[cfg(test)]
 mod tests {
+    use greengnn_model::policy::ScoreKind;
+
     use super::*;
 
     #[test]
@@ -490,6 +567,49 @@ mod tests {
             flags.resolve().unwrap_err().to_string(),
             "dropout must be at least 0 and below 1, found 1"
         );
+    }
+
+    #[test]
+    fn a_device_budget_is_for_policies_with_levels_and_parameters_have_bounds() {
+        let resolve = |policy: &str, change: fn(&mut TrainFlags)| {
+            let mut flags = TrainFlags {
+                policy: Some(policy.to_owned()),
+                ..TrainFlags::default()
+            };
+            change(&mut flags);
+            flags.resolve().map_err(|error| error.to_string())
+        };
+        let device = |flags: &mut TrainFlags| flags.device_budget = Some("5%".to_owned());
+        for policy in ["degree", "presample", "vip", "two-level"] {
+            assert_eq!(resolve(policy, device).unwrap().device_budget.as_deref(), Some("5%"));
+        }
+        for policy in ["bulk", "window", "lru", "full", "on-demand"] {
+            let error = resolve(policy, device).unwrap_err();
+            assert!(
+                error.contains(&format!("policy {policy} keeps no rows on the device")),
+                "{error}"
+            );
+            assert!(resolve(policy, |flags| flags.device_budget = Some("0".to_owned())).is_ok());
+        }
+        let refused: [fn(&mut TrainFlags); 4] = [
+            |flags| flags.presample_epochs = Some(0),
+            |flags| flags.vip_weight = Some(f64::NAN),
+            |flags| flags.network_cost = Some(-1.0),
+            |flags| flags.device_budget = Some("5".to_owned()),
+        ];
+        for change in refused {
+            assert!(resolve("two-level", change).is_err());
+        }
+        let config = resolve("vip", |flags| {
+            flags.presample_epochs = Some(7);
+            flags.vip_weight = Some(0.25);
+        });
+        let policy = config.unwrap().policy_parameters().policy("vip").unwrap();
+        let corrected = ScoreKind::CorrectedVip {
+            weight: 0.25,
+            epochs: 7,
+        };
+        assert_eq!(policy.score_kind(), Some(corrected));
     }
 
     #[test]

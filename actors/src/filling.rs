@@ -1,20 +1,26 @@
 //! What a rank's cache holds before the first step: nothing, every remote row, or the rows that score best.
 //!
 //! A rank does not know the scores of remote rows by itself. Degrees are added up over all ranks, since every owner
-//! knows the edges into its own nodes; presampled counts are drawn by sampling epochs that are never trained on.
+//! knows the edges into its own nodes; inclusion probabilities are [estimated](inclusion) by all of them hop by hop;
+//! presampled counts are drawn by sampling epochs that are never trained on.
+
+pub mod inclusion;
 
 use std::sync::Arc;
 
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Period, Phase};
-use greengnn_model::policy::scores::{UnknownNeighbor, degree_scores, out_degrees, presample_counts};
-use greengnn_model::policy::{Fill, FillError, FillInput, PlanError, Policy, RemoteTrace, ScoreKind};
+use greengnn_model::policy::scores::{UnknownNeighbor, corrected, degree_scores, out_degrees};
+use greengnn_model::policy::{Fill, FillError, FillInput, Policy, ScoreKind};
+use greengnn_model::rng::Purpose;
 use greengnn_model::store::PartStore;
 
 use crate::causes::in_one_line;
 use crate::collective::{Collective, CollectiveError, Moment};
 use crate::presampler::{Presampler, PresamplerError};
 use crate::transport::ParcelKind;
+
+use inclusion::{InclusionError, Sampling};
 
 /// Why a cache could not be filled.
 #[derive(Debug, thiserror::Error)]
@@ -27,10 +33,8 @@ pub enum FillingError {
     Gather(#[from] CollectiveError),
     #[error(transparent)]
     Presample(#[from] PresamplerError),
-    #[error(transparent)]
-    Counts(#[from] PlanError),
-    #[error("policy {policy} ranks rows by what needs the whole graph, which no rank has")]
-    NoScores { policy: &'static str },
+    #[error("the inclusion probabilities could not be estimated: {}", in_one_line(.0))]
+    Inclusion(#[from] InclusionError),
     #[error("scores could not be computed: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -42,6 +46,7 @@ pub struct Filling {
     pub book: Arc<PartitionBook>,
     pub part: Arc<PartStore>,
     pub budget_rows: u32,
+    pub device_rows: u32,
     pub presampler: Presampler,
     pub collective: Collective,
 }
@@ -53,16 +58,19 @@ impl Filling {
             None => None,
             Some(ScoreKind::Degree) => Some(self.degrees().await?),
             Some(ScoreKind::Presample { epochs }) => Some(self.presampled(epochs).await?),
-            Some(ScoreKind::Vip) => {
-                return Err(FillingError::NoScores {
-                    policy: self.policy.name(),
-                });
+            Some(ScoreKind::Vip) => Some(self.estimated().await?),
+            Some(ScoreKind::CorrectedVip { weight, epochs }) => {
+                let (estimate, counts) = (self.estimated().await?, self.presampled(epochs).await?);
+                let seeds = self.part.split(Purpose::Train).len() as u32;
+                let batches = seeds.div_ceil(self.presampler.config.batch_size.max(1));
+                Some(corrected(&estimate, batches, &counts, epochs, weight))
             }
         };
         let input = FillInput {
             book: &self.book,
             rank: self.rank,
             budget_rows: self.budget_rows,
+            device_rows: self.device_rows,
             scores: scores.as_deref(),
         };
         Ok(self.policy.fill_scored(input)?)
@@ -92,15 +100,26 @@ impl Filling {
         Ok(degree_scores(&degrees))
     }
 
+    /// With which probability a batch of this rank needs each row.
+    async fn estimated(&self) -> Result<Vec<f64>, FillingError> {
+        let config = &self.presampler.config;
+        let (part, book) = (Arc::clone(&self.part), Arc::clone(&self.book));
+        let sampling = Sampling {
+            batch_size: config.batch_size,
+            fanouts: config.fanouts.clone(),
+        };
+        Ok(inclusion::probabilities(&self.collective, book, part, sampling).await?)
+    }
+
     /// In how many batches of presampled epochs each row is needed.
     async fn presampled(&self, epochs: u32) -> Result<Vec<f64>, FillingError> {
-        let (presampler, book, rank) = (self.presampler.clone(), Arc::clone(&self.book), self.rank);
+        let (presampler, nodes) = (self.presampler.clone(), self.book.nodes());
         let counted = tokio::task::spawn_blocking(move || {
-            let traces = (0..epochs)
-                .map(|epoch| presampler.count_only(epoch))
-                .collect::<Result<Vec<_>, _>>()?;
-            let traces = traces.iter().map(|trace| trace as &dyn RemoteTrace);
-            Ok::<_, FillingError>(presample_counts(traces, &book, rank)?)
+            let mut counts = vec![0f64; nodes as usize];
+            for epoch in 0..epochs {
+                presampler.count_nodes(epoch, &mut counts)?;
+            }
+            Ok::<_, FillingError>(counts)
         });
         counted.await?
     }

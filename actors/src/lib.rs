@@ -6,9 +6,9 @@
 //! 2. [`supervisor`] waits for machines to join over the [`control`] plane, where [`gate`]s speak the [`protocol`], and
 //!    decides the [`placement`] of ranks.
 //! 3. [`machine`] connects its lanes ([`wiring`], [`owner`], [`transport`], [`shard`]) and starts its [`rank`]s.
-//! 4. A rank is a [`presampler`], its initial [`filling`], a [`planner`], a [`prefetcher`] with its [`arena`] and the
-//!    assembly of batches, and a [`trainer`] that averages gradients in a [`collective`]. With [`push_pull`] no rows move,
-//!    and the ranks compute the first layer together.
+//! 4. A rank is a [`presampler`], its initial [`filling`], a [`planner`], a [`prefetcher`] with its [`arena`], the
+//!    [`residency`] of rows on the device and the assembly of batches, and a [`trainer`] that averages gradients in a
+//!    [`collective`]. With [`push_pull`] no rows move, and the ranks compute the first layer together.
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
 //!
 //! [`doctor`] says beforehand what a computer can measure.
@@ -40,6 +40,7 @@ pub mod push_pull;
 pub mod rank;
 pub mod recorder;
 pub mod report;
+pub mod residency;
 pub mod rmp;
 pub mod run_output;
 pub mod shard;

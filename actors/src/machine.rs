@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use greengnn_energy::meter::Meter;
 use greengnn_energy::snapshot::EnergySnapshot;
 use greengnn_model::book::{PartId, PartitionBook, Rank};
-use greengnn_model::counters::{Phase, Traffic};
+use greengnn_model::counters::Phase;
 use greengnn_model::layers::{NamedParameter, cpu_fingerprint};
 use greengnn_model::store::PartsManifest;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent, pg};
@@ -23,9 +23,8 @@ use crate::gate::{MachineGate, supervisor_gate};
 use crate::protocol::{
     Assignment, Failure, JoinReply, JoinRequest, PROTOCOL_VERSION, PeriodReading, RankReport, SupervisorMessage,
 };
-use crate::rank::{RankActor, RankStart};
+use crate::rank::{Filled, RankActor, RankStart};
 use crate::report::records::StepRecord;
-use crate::report::summary::Planned;
 use crate::rmp::Rmp;
 use crate::silence::Silence;
 use crate::supervisor::{DEAD_AFTER, incarnation, manifest_sha256};
@@ -172,8 +171,7 @@ pub enum MachineEvent {
     Stopped(String),
     Filled {
         rank: Rank,
-        traffic: Traffic,
-        planned: Planned,
+        filled: Filled,
     },
     PhaseDone {
         epoch: Option<u32>,
@@ -222,7 +220,7 @@ struct MachineState {
     passed: BTreeMap<(Option<u32>, Phase), usize>,
     readings: BTreeMap<Option<u32>, Vec<PeriodReading>>,
     reports: BTreeMap<u32, Vec<RankReport>>,
-    fills: BTreeMap<Rank, (Traffic, Planned)>,
+    fills: BTreeMap<Rank, Filled>,
     steps: Vec<StepRecord>,
     steps_sent: Instant,
     weights: BTreeMap<Rank, String>,
@@ -377,8 +375,8 @@ impl MachineState {
             MachineEvent::Pinged => self.silence.broken(),
             MachineEvent::Stopped(reason) if reason.is_empty() => return Ok(true),
             MachineEvent::Stopped(reason) => return Err(MachineError::Stopped(reason)),
-            MachineEvent::Filled { rank, traffic, planned } => {
-                self.fills.insert(rank, (traffic, planned));
+            MachineEvent::Filled { rank, filled } => {
+                self.fills.insert(rank, filled);
             }
             MachineEvent::PhaseDone { epoch, phase } => self.on_phase_done(epoch, phase)?,
             MachineEvent::StepDone(record) => {
@@ -456,6 +454,7 @@ impl MachineState {
                 filling: seat.filling,
                 policy: Arc::clone(&wiring.policy),
                 budget_rows: seat.budget_rows,
+                device_rows: seat.device_rows,
                 model: seat.model,
                 push_pull: seat.push_pull,
                 preaggregate: wiring.preaggregate,

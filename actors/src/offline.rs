@@ -12,7 +12,7 @@ use std::time::Instant;
 use greengnn_model::batch::MiniBatch;
 use greengnn_model::book::{NodeId, PartitionBook, Rank};
 use greengnn_model::policy::bound::RunUses;
-use greengnn_model::policy::scores::{UnknownNeighbor, degree_scores, out_degrees, presample_counts};
+use greengnn_model::policy::scores::{UnknownNeighbor, corrected, count_batch, degree_scores, out_degrees};
 use greengnn_model::policy::vip::VipError;
 use greengnn_model::policy::{Budget, MemoryTrace, PlanError, Policy, RemoteTrace, ScoreKind, vip};
 use greengnn_model::rng::Purpose;
@@ -193,30 +193,43 @@ impl OfflineParts {
                 let degrees = out_degrees(self.topologies(), self.book.nodes())?;
                 Ok((degree_scores(&degrees), Sampling::default()))
             }
-            ScoreKind::Presample { epochs } => {
-                let steps = StepCounts {
-                    train: step_counts(&self.manifest, config.batch_size).train,
-                    ..StepCounts::default()
-                };
-                let mut whole = Sampling::default();
-                let mut counted = Vec::new();
-                for epoch in 0..epochs {
-                    let (rows, sampling) = self.rows(&spec(config, rank, epoch, Purpose::Presample, steps), None)?;
-                    whole.requests += sampling.requests;
-                    whole.wall_s += sampling.wall_s;
-                    counted.push(rows);
-                }
-                let counted = counted.iter().map(|trace| trace as &dyn RemoteTrace);
-                Ok((presample_counts(counted, &self.book, rank)?, whole))
-            }
-            ScoreKind::Vip => {
-                let first = self.book.range(rank).start;
-                let rows = self.parts[usize::from(rank)].split(Purpose::Train);
-                let seeds: Vec<NodeId> = rows.iter().map(|row| first + row).collect();
-                let scores = vip(&self.topologies(), &seeds, config.batch_size, &config.fanouts)?;
-                Ok((scores, Sampling::default()))
+            ScoreKind::Presample { epochs } => self.counts(config, rank, epochs),
+            ScoreKind::Vip => Ok((self.estimate(config, rank)?, Sampling::default())),
+            ScoreKind::CorrectedVip { weight, epochs } => {
+                let (counts, sampling) = self.counts(config, rank, epochs)?;
+                let seeds = self.parts[usize::from(rank)].split(Purpose::Train).len() as u32;
+                let batches = seeds.div_ceil(config.batch_size.max(1));
+                let estimate = self.estimate(config, rank)?;
+                Ok((corrected(&estimate, batches, &counts, epochs, weight), sampling))
             }
         }
+    }
+
+    /// In how many batches of presampled epochs each row is needed.
+    fn counts(&self, config: &TrainConfig, rank: Rank, epochs: u32) -> Result<(Vec<f64>, Sampling), OfflineError> {
+        let steps = StepCounts {
+            train: step_counts(&self.manifest, config.batch_size).train,
+            ..StepCounts::default()
+        };
+        let mut whole = Sampling::default();
+        let mut counts = vec![0f64; self.book.nodes() as usize];
+        for epoch in 0..epochs {
+            let sampling = self.sample(&spec(config, rank, epoch, Purpose::Presample, steps), |batch| {
+                count_batch(&batch.nodes, &mut counts);
+                Ok(())
+            })?;
+            whole.requests += sampling.requests;
+            whole.wall_s += sampling.wall_s;
+        }
+        Ok((counts, whole))
+    }
+
+    /// With which probability a batch needs each row.
+    fn estimate(&self, config: &TrainConfig, rank: Rank) -> Result<Vec<f64>, OfflineError> {
+        let first = self.book.range(rank).start;
+        let rows = self.parts[usize::from(rank)].split(Purpose::Train);
+        let seeds: Vec<NodeId> = rows.iter().map(|row| first + row).collect();
+        Ok(vip(&self.topologies(), &seeds, config.batch_size, &config.fanouts)?)
     }
 
     /// Samples the steps of `spec` and shows each batch to `visit`, in order.

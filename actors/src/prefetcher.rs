@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use greengnn_model::assemble::{AssembleError, InputBuffers};
 use greengnn_model::book::{PartId, PartitionBook, Rank};
-use greengnn_model::counters::{Period, Phase, Traffic};
+use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
-use greengnn_model::plan::{BatchPlan, Delivery, LaterRows, Place, Request, WindowPlan};
+use greengnn_model::plan::{BatchPlan, Delivery, LaterRows, Level, Place, Request, WindowPlan};
 use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
 use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartStore;
@@ -23,11 +23,14 @@ use crate::landing::Landing;
 use crate::planner::Planned;
 use crate::presampler::EpochTrace;
 use crate::report::summary::Planned as PlannedCounts;
+use crate::residency::Residency;
 use crate::streams::Streams;
 use crate::transport::{Arrival, Caller, RowSink, Transport, TransportError};
 
 /// What the trainer takes from the prefetcher.
 pub enum Prefetched {
+    /// The rows that stay on the device, before the first epoch; nothing is sent if there are none.
+    Resident(Vec<f32>),
     /// An epoch starts.
     Epoch(Arc<EpochTrace>),
     /// The next step.
@@ -52,6 +55,8 @@ pub struct EpochTally {
     pub traffic: BTreeMap<Phase, Traffic>,
     pub planned: BTreeMap<Phase, PlannedCounts>,
     pub needed_rows: BTreeMap<Phase, u64>,
+    /// From which memory the batches' rows were read.
+    pub levels: BTreeMap<Phase, LevelCounts>,
     /// Most slots that were charged at once so far in the run.
     pub held_rows_peak: u64,
     pub plan_cpu_s: f64,
@@ -98,6 +103,8 @@ pub struct Prefetcher {
     pub delivery: Delivery,
     /// Slots of exactly the budget.
     pub arena: Arc<RowArena>,
+    /// Which rows are on the device; nothing is in the arena's slots of these.
+    pub residency: Arc<Residency>,
     pub width: usize,
     pub row_type: RowType,
     pub preaggregate: bool,
@@ -111,8 +118,9 @@ pub struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Fetches what a static policy holds from the start. Counted as set-up.
-    pub async fn fill(&self, fill: &Fill) -> Result<Traffic, PrefetchError> {
+    /// Fetches what a static policy holds from the start, and returns the rows that are for the device: those of its slots,
+    /// then the rank's own. Counted as set-up.
+    pub async fn fill(&self, fill: &Fill) -> Result<(Traffic, Vec<f32>), PrefetchError> {
         let caller = Caller {
             rank: self.rank,
             period: Period {
@@ -120,17 +128,59 @@ impl Prefetcher {
                 phase: Phase::Setup,
             },
         };
-        let none = Arc::new(RowArena::new(0, self.row_bytes()));
+        let device = &fill.device;
+        // Rows for the device land in a buffer, as direct rows do in that of their batch.
+        let buffer = Arc::new(RowArena::for_run(device.slots as usize, self.row_bytes(), self.verify));
+        let to_buffer = |place: &Place| match *place {
+            Place::Slot(slot) if device.level(slot) == Level::Device => Place::Direct(slot),
+            place => place,
+        };
         let mut traffic = Traffic::default();
         let asked: Vec<Result<Asked, PrefetchError>> = fill
             .requests
             .iter()
-            .map(|request| self.ask(caller, request.clone(), &none))
+            .map(|request| {
+                let places = request.places.iter().map(to_buffer).collect();
+                let request = Request {
+                    places,
+                    ..request.clone()
+                };
+                self.ask(caller, request, &buffer)
+            })
             .collect();
         for asked in asked {
             self.answered(0, asked?, &mut traffic).await?;
         }
-        Ok(traffic)
+        let rows = self.device_rows(fill, &buffer)?;
+        Ok((traffic, rows))
+    }
+
+    /// The rows that the device keeps, decoded: those that came into `buffer`, and the rank's own.
+    fn device_rows(&self, fill: &Fill, buffer: &RowArena) -> Result<Vec<f32>, PrefetchError> {
+        let device = &fill.device;
+        let mut rows = vec![0.0; device.len() * self.width];
+        if self.width == 0 {
+            return Ok(rows);
+        }
+        let (remote, own) = rows.split_at_mut(device.slots as usize * self.width);
+        for held in fill.state.held.iter().filter(|held| held.slot < device.slots) {
+            // SAFETY: the requests that fill the buffer have been answered.
+            let encoded = unsafe { buffer.row(held.slot) };
+            if self.verify && RowArena::is_poisoned(encoded) {
+                return Err(PrefetchError::Unwritten {
+                    rank: self.rank,
+                    step: 0,
+                    owner: held.owner,
+                    row: held.row,
+                });
+            }
+            let start = held.slot as usize * self.width;
+            self.row_type.decode(encoded, &mut remote[start..start + self.width]);
+        }
+        for (row, place) in device.own.iter().zip(own.chunks_exact_mut(self.width)) {
+            place.copy_from_slice(self.part.feature_row(*row));
+        }
+        Ok(rows)
     }
 
     /// Executes everything that the planner sends, until it ends or the trainer goes away.
@@ -261,6 +311,7 @@ impl Prefetcher {
             book: Arc::clone(&self.book),
             part: Arc::clone(&self.part),
             arena: Arc::clone(&self.arena),
+            residency: Arc::clone(&self.residency),
             direct: Arc::clone(&direct),
             trace: Arc::clone(&execution.trace),
             width: self.width,
@@ -269,9 +320,10 @@ impl Prefetcher {
             verify: self.verify,
             buffers: Arc::clone(&self.buffers),
         };
-        let (batch, plan) = tokio::task::spawn_blocking(move || assembly.run(plan))
+        let (batch, plan, levels) = tokio::task::spawn_blocking(move || assembly.run(plan))
             .await
             .map_err(|error| self.task_ended(&error))??;
+        *execution.tally.levels.entry(phase).or_default() += levels;
         let assemble_s = assembling.elapsed().as_secs_f64();
 
         self.tidy(&plan, &direct);

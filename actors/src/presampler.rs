@@ -8,7 +8,8 @@ use std::time::Instant;
 use greengnn_model::batch::{MiniBatch, RemoteRows};
 use greengnn_model::book::{PartId, PartitionBook, Rank};
 use greengnn_model::counters::{Period, Phase};
-use greengnn_model::policy::{MemoryTrace, RemoteTrace, TraceReadError};
+use greengnn_model::policy::scores::count_batch;
+use greengnn_model::policy::{RemoteTrace, TraceReadError};
 use greengnn_model::rng::{BatchKey, Purpose};
 use greengnn_model::sampling::{
     EpochSpec, NeighborQuery, NeighborReply, NeighborSource, PresampleError, SeedRows, StepCounts, presample,
@@ -184,8 +185,9 @@ impl Presampler {
         Ok(())
     }
 
-    /// Samples an epoch that is only counted, apart from those that train, and keeps nothing of it but the remote rows.
-    pub fn count_only(&self, epoch: u32) -> Result<MemoryTrace, PresamplerError> {
+    /// Samples an epoch that is only counted, apart from those that train: adds to `counts`, one per node of the graph,
+    /// the batches that have the node.
+    pub fn count_nodes(&self, epoch: u32, counts: &mut [f64]) -> Result<(), PresamplerError> {
         let steps = StepCounts {
             valid: 0,
             test: 0,
@@ -203,16 +205,14 @@ impl Presampler {
             epoch: 0,
             phase: Phase::Setup,
         });
-        let mut needed = Vec::new();
         let sampled = presample(&spec, seeds, &self.book, self.part.topology(), &mut owners, |batch| {
             if self.cancelled.load(Ordering::Relaxed) {
                 return Err(SinkError::Cancelled);
             }
-            needed.push((batch.purpose, batch.remote));
+            count_batch(&batch.nodes, counts);
             Ok(())
         });
-        sampled.map_err(|source| self.sample_error(epoch, source))?;
-        Ok(MemoryTrace::new(needed))
+        sampled.map(|_| ()).map_err(|source| self.sample_error(epoch, source))
     }
 
     fn owners(&self, period: Period) -> RemoteOwners {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use greengnn_energy::snapshot::EnergyReading;
 use greengnn_energy::timeline::TimelinePoint;
 use greengnn_model::book::{PartId, Rank};
-use greengnn_model::counters::{Period, Phase, Traffic};
+use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
 use ractor::RpcReplyPort;
 use ractor_cluster::RactorClusterMessage;
 use serde::{Deserialize, Serialize};
@@ -175,8 +175,13 @@ pub struct RankReport {
     pub planned: BTreeMap<Phase, Planned>,
     /// Remote rows that its batches needed.
     pub needed_rows: BTreeMap<Phase, u64>,
+    /// From which memory the batches' rows were read.
+    pub levels: BTreeMap<Phase, LevelCounts>,
     pub held_rows_peak: u64,
     pub budget_rows: u64,
+    /// Rows that the device keeps, and how many it may keep.
+    pub device_rows: u64,
+    pub device_budget_rows: u64,
     /// CPU seconds of presampling and of planning, and the bytes of the epoch's trace.
     pub presample_cpu_s: f64,
     pub plan_cpu_s: f64,

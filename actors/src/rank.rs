@@ -14,7 +14,7 @@ use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Phase, Traffic};
 use greengnn_model::layers::{NamedParameter, Trainable};
-use greengnn_model::plan::CacheState;
+use greengnn_model::plan::{CacheState, DeviceRows};
 use greengnn_model::policy::Policy;
 use greengnn_model::sampling::StepCounts;
 use greengnn_model::store::PartStore;
@@ -37,6 +37,7 @@ use crate::push_pull::loader::PushLoader;
 use crate::push_pull::{PushPullError, PushPullSeat};
 use crate::report::records::StepRecord;
 use crate::report::summary::Planned;
+use crate::residency::Residency;
 use crate::trainer::{EpochOutcome, Trainer, TrainerError, TrainerEvents};
 use crate::transport::Transport;
 use crate::wiring::PATIENCE;
@@ -54,6 +55,8 @@ pub struct RankStart {
     pub filling: Collective,
     pub policy: Arc<dyn Policy>,
     pub budget_rows: u32,
+    /// The part of the budget that the device has.
+    pub device_rows: u32,
     pub model: Box<dyn Trainable>,
     /// In push-pull, this rank's columns; none in a run that pulls rows.
     pub push_pull: Option<PushPullSeat>,
@@ -70,12 +73,24 @@ pub enum RankEvent {
     /// The trainer has its final parameters.
     Trained(Vec<NamedParameter>),
     /// The static fill is done.
-    Filled(Traffic, Planned),
+    Filled(Filled),
     /// A worker ended with an error. A consequence is the error of a worker whose neighbour failed.
     WorkerFailed {
         reason: String,
         consequence: bool,
     },
+}
+
+/// What a rank holds before the first step, and what it took to get it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Filled {
+    pub traffic: Traffic,
+    pub planned: Planned,
+    /// Rows on the device, remote and own, and how many may be there.
+    pub device_rows: u64,
+    pub device_budget_rows: u64,
+    /// Bytes of these rows.
+    pub upload_bytes: u64,
 }
 
 /// The actor of one rank.
@@ -130,9 +145,7 @@ impl Actor for RankActor {
             RankEvent::Trained(parameters) => {
                 state.machine.cast(MachineEvent::Trained { rank, parameters })?;
             }
-            RankEvent::Filled(traffic, planned) => {
-                state.machine.cast(MachineEvent::Filled { rank, traffic, planned })?;
-            }
+            RankEvent::Filled(filled) => state.machine.cast(MachineEvent::Filled { rank, filled })?,
             RankEvent::WorkerFailed {
                 reason,
                 consequence: false,
@@ -191,6 +204,7 @@ fn start_workers(
         book: Arc::clone(&start.book),
         part: Arc::clone(&start.part),
         budget_rows: start.budget_rows,
+        device_rows: start.device_rows,
         presampler: presampler.clone(),
         collective: start.filling.clone(),
     };
@@ -223,6 +237,7 @@ fn start_workers(
         transport: start.transport,
         delivery: config.delivery,
         arena: Arc::new(RowArena::for_run(start.budget_rows as usize, row_bytes, config.verify)),
+        residency: Arc::new(Residency::new(DeviceRows::default(), 0)),
         width,
         row_type: config.row_type,
         preaggregate: start.preaggregate,
@@ -354,7 +369,11 @@ impl Loader {
         let rank = loader.collective.rank();
         let failed = |source| LoaderError::PushPull { rank, source };
         let (columns, traffic, planned) = loader.gather().await.map_err(failed)?;
-        let _ = told.cast(RankEvent::Filled(traffic, planned));
+        let _ = told.cast(RankEvent::Filled(Filled {
+            traffic,
+            planned,
+            ..Filled::default()
+        }));
         loader.run(Arc::new(columns), traces, batches).await.map_err(failed)
     }
 }
@@ -367,12 +386,24 @@ impl RowLoader {
         told: &ActorRef<RankEvent>,
     ) -> Result<(), LoaderError> {
         let rank = self.prefetcher.rank;
+        let own_rows = self.filling.book.part_nodes(rank);
+        let device_budget_rows = u64::from(self.filling.device_rows);
         let mut fill = self.filling.plan().await?;
         encode_as(self.planner.row_type, &mut fill.requests);
         let held = fill.state.held.len() as u64;
-        let planned = planned_of(&fill.requests);
-        let traffic = self.prefetcher.fill(&fill).await?;
-        let _ = told.cast(RankEvent::Filled(traffic, planned));
+        let (traffic, resident) = self.prefetcher.fill(&fill).await?;
+        let filled = Filled {
+            traffic,
+            planned: planned_of(&fill.requests),
+            device_rows: fill.device.len() as u64,
+            device_budget_rows,
+            upload_bytes: size_of_val(&resident[..]) as u64,
+        };
+        let _ = told.cast(RankEvent::Filled(filled));
+        if !resident.is_empty() && batches.send(Prefetched::Resident(resident)).await.is_err() {
+            return Ok(());
+        }
+        self.prefetcher.residency = Arc::new(Residency::new(fill.device, own_rows));
         self.planner.state = fill.state;
         let (plan_sender, plans) = mpsc::channel(PLANS_AHEAD);
         spawn_worker(format!("plan-{rank}"), told, move || {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use greengnn_energy::snapshot::{EnergyTotal, combine};
 use greengnn_model::book::Rank;
-use greengnn_model::counters::{Period, Phase, Traffic};
+use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
 
 use crate::protocol::{EpochReport, FinishedReport, RankReport};
 use crate::report::records::RankRecord;
@@ -29,6 +29,19 @@ pub enum RecordError {
     },
     #[error("rank {rank} held {held} rows with a budget of {budget}")]
     OverBudget { rank: Rank, held: u64, budget: u64 },
+    #[error("rank {rank} keeps {held} rows on its device, where {budget} may be")]
+    OverDeviceBudget { rank: Rank, held: u64, budget: u64 },
+    #[error(
+        "epoch {epoch}, rank {rank}, {phase:?}: the batches needed {needed} remote rows, but {found} were read from the \
+         levels of memory"
+    )]
+    LevelsDiffer {
+        epoch: u32,
+        rank: Rank,
+        phase: Phase,
+        needed: u64,
+        found: u64,
+    },
     #[error("rank {rank} reported epoch {epoch} with other results than rank {first}: the ranks have diverged")]
     RanksDiffer { epoch: u32, first: Rank, rank: Rank },
     #[error("machine {machine} ended with weights {found}, machine {first} with {wanted}: the ranks have diverged")]
@@ -75,6 +88,8 @@ pub struct Recorder {
     test: Option<(u64, u64)>,
     budget_rows: u64,
     held_rows_peak: u64,
+    device_budget_rows: u64,
+    device_rows: u64,
 }
 
 impl Recorder {
@@ -88,6 +103,8 @@ impl Recorder {
             test: None,
             budget_rows: 0,
             held_rows_peak: 0,
+            device_budget_rows: 0,
+            device_rows: 0,
         }
     }
 
@@ -135,6 +152,16 @@ impl Recorder {
             if report.held_rows_peak > report.budget_rows {
                 let (held, budget) = (report.held_rows_peak, report.budget_rows);
                 return Err(RecordError::OverBudget {
+                    rank: report.rank,
+                    held,
+                    budget,
+                });
+            }
+            self.device_budget_rows = self.device_budget_rows.max(report.device_budget_rows);
+            self.device_rows = self.device_rows.max(report.device_rows);
+            if report.device_rows > report.device_budget_rows {
+                let (held, budget) = (report.device_rows, report.device_budget_rows);
+                return Err(RecordError::OverDeviceBudget {
                     rank: report.rank,
                     held,
                     budget,
@@ -189,6 +216,16 @@ impl Recorder {
     pub fn held_rows_peak(&self) -> u64 {
         self.held_rows_peak
     }
+
+    /// Most rows that the device of a rank may keep.
+    pub fn device_budget_rows(&self) -> u64 {
+        self.device_budget_rows
+    }
+
+    /// Most rows that the device of a rank keeps.
+    pub fn device_rows(&self) -> u64 {
+        self.device_rows
+    }
 }
 
 /// The weights that all machines ended with.
@@ -233,13 +270,26 @@ fn rank_records(epoch: u32, reports: &[EpochReport]) -> Result<Vec<RankRecord>, 
                 counted,
                 served,
                 needed_rows: report.needed_rows.get(&phase).copied().unwrap_or(0),
+                levels: report.levels.get(&phase).copied().unwrap_or_default(),
                 held_rows_peak: report.held_rows_peak,
                 budget_rows: report.budget_rows,
+                device_rows: report.device_rows,
+                device_budget_rows: report.device_budget_rows,
                 presample_cpu_s: report.presample_cpu_s,
                 plan_cpu_s: report.plan_cpu_s,
                 trace_bytes: report.trace_bytes,
             };
             check_counts(&record, report.rank)?;
+            let (needed, found) = (record.needed_rows, record.levels.remote_rows());
+            if needed != found {
+                return Err(RecordError::LevelsDiffer {
+                    epoch,
+                    rank: report.rank,
+                    phase,
+                    needed,
+                    found,
+                });
+            }
             records.push(record);
         }
     }
@@ -351,6 +401,7 @@ fn period_summary(reports: &[EpochReport], phase: Phase) -> PeriodSummary {
         sum / ranks.len().max(1) as f64
     };
     let mut traffic = Traffic::default();
+    let mut levels = LevelCounts::default();
     let mut needed_rows = 0;
     for served in reports
         .iter()
@@ -361,6 +412,7 @@ fn period_summary(reports: &[EpochReport], phase: Phase) -> PeriodSummary {
     }
     for report in &ranks {
         traffic += report.traffic.get(&phase).copied().unwrap_or_default();
+        levels += report.levels.get(&phase).copied().unwrap_or_default();
         needed_rows += report.needed_rows.get(&phase).copied().unwrap_or(0);
     }
     PeriodSummary {
@@ -368,6 +420,7 @@ fn period_summary(reports: &[EpochReport], phase: Phase) -> PeriodSummary {
         stall_s: mean(|report| &report.stall_s),
         sync_s: mean(|report| &report.sync_s),
         traffic,
+        levels,
         wire_bytes: readings.iter().map(|reading| reading.wire_bytes).sum(),
         cache_hit_rows: needed_rows as i64 - traffic.feature_rows as i64,
         cpu_s: readings.iter().map(|reading| reading.cpu_s).sum(),

@@ -417,6 +417,8 @@ impl ClusterState {
             },
             row_type: config.row_type,
             budget_rows: self.recorder.budget_rows(),
+            device_budget_rows: self.recorder.device_budget_rows(),
+            device_rows: self.recorder.device_rows(),
             held_rows_peak: self.recorder.held_rows_peak(),
             ranks: u32::from(self.manifest.book.parts()),
             machines: self.wanted_machines as u32,

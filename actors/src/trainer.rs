@@ -173,7 +173,14 @@ impl Trainer {
     }
 
     fn next_epoch(&mut self, epoch: u32) -> Result<Arc<EpochTrace>, TrainerError> {
-        match self.receive(epoch)? {
+        let mut received = self.receive(epoch)?;
+        if let Prefetched::Resident(rows) = received {
+            self.model
+                .set_resident(rows)
+                .map_err(|source| self.layer_error(epoch, 0, source))?;
+            received = self.receive(epoch)?;
+        }
+        match received {
             Prefetched::Epoch(trace) if trace.epoch == epoch => Ok(trace),
             _ => Err(TrainerError::OutOfOrder {
                 rank: self.rank,

@@ -118,6 +118,8 @@ pub enum ParcelKind {
     Parameters,
     /// How often the neighbour lists of a rank's part name each node.
     Degrees,
+    /// With which probability the rows of a rank's part pick nodes of another.
+    Inclusion,
     /// Accuracy and loss of an evaluation.
     Evaluation,
     /// Push-pull: some columns of feature rows, at set-up.

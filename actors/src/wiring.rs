@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::layers::{Device, DeviceChoice, LayerError, ModelConfig, Trainable};
-use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy, policy_for};
+use greengnn_model::policy::pinned::OnDemand;
+use greengnn_model::policy::streamed::for_delivery;
+use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy};
 use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::{StepCounts, steps};
 use greengnn_model::store::{PartStore, PartsManifest, StoreError};
@@ -104,6 +106,8 @@ pub struct Seat {
     /// Another of the same ranks, for the fill, which runs beside the trainer.
     pub filling: Collective,
     pub budget_rows: u32,
+    /// The part of the budget that the device has.
+    pub device_rows: u32,
     pub model: Box<dyn Trainable>,
     /// In push-pull, its columns.
     pub push_pull: Option<PushPullSeat>,
@@ -122,7 +126,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         hosted,
         supervisor,
     } = order;
-    let config = Arc::new(*assignment.config);
+    let config: Arc<TrainConfig> = Arc::from(assignment.config);
     let deadline = config.deadline();
     // Ranks may be a while apart at the border of an epoch; dead machines are found by their heartbeat.
     let patience = deadline * PATIENCE;
@@ -132,11 +136,13 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         .find(|machine| machine.name == me.name)
         .ok_or(WiringError::NoRank)?;
     let policy = match config.communication {
-        Communication::Pull => policy_for(&config.policy, config.delivery)?,
+        Communication::Pull => config.policy_parameters().policy(&config.policy)?,
         // A rank that pulls no rows keeps none and is not asked for a plan.
-        Communication::PushPull => policy_for("on-demand", config.delivery)?,
+        Communication::PushPull => Arc::new(OnDemand),
     };
+    let policy = for_delivery(policy, config.delivery);
     let budget: Budget = config.budget.parse()?;
+    let device_budget = config.device_budget.as_deref().map(str::parse::<Budget>).transpose()?;
     set_threads(&config, own, &machines);
 
     let defaults = LaneSettings::default();
@@ -220,6 +226,10 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         let asked = budget.rows(row_bytes, book.remote_nodes(rank));
         let budget_rows = policy.budget_rows(&book, rank, asked);
         budgets.insert(rank, budget_rows);
+        // Rows on the device are decoded.
+        let device_row_bytes = RowType::F32.row_bytes(manifest.features);
+        let asked = device_budget.map(|budget| budget.rows(device_row_bytes, book.remote_nodes(rank)));
+        let device_rows = policy.device_rows(budget_rows, asked);
         let Some(inbox) = hosted.inbox(rank) else {
             return Err(WiringError::NoRank);
         };
@@ -231,6 +241,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
             collective,
             filling,
             budget_rows,
+            device_rows,
             model,
             push_pull,
         });

@@ -8,9 +8,11 @@
 
 mod backward;
 mod kernels;
+mod resident;
 mod stored;
 
 pub use backward::{TransposedBlock, own_and_mean_backward, segment_mean_backward};
+pub use resident::{ResidentRows, assemble_resident, check_places};
 pub use stored::{StoredRow, StoredRows};
 
 use rayon::prelude::*;
@@ -40,6 +42,8 @@ pub enum AssembleError {
         wanted: usize,
         found: usize,
     },
+    #[error("row {row} of the batch is in place {place}, but the device and the batch have {rows} rows together")]
+    Place { row: usize, place: u32, rows: usize },
     #[error("the block is damaged: {0}")]
     Block(String),
     #[error(
@@ -292,6 +296,7 @@ impl InputBuffers {
                     self.keep(slice.mean);
                 }
             }
+            BatchInput::Resident { uploaded, .. } => self.keep(uploaded),
         }
     }
 

@@ -76,3 +76,42 @@ impl Add for Traffic {
         self
     }
 }
+
+/// From which memory the input rows of batches were read, each row counted in every batch that has it.
+///
+/// A row that the device keeps costs no upload. On a CPU device and host are one memory; the counts are those of the plan,
+/// and `upload_bytes` is what a device of its own would be handed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LevelCounts {
+    /// Remote rows that the device kept.
+    pub device_hit_rows: u64,
+    /// Remote rows in slots of the host: kept, or fetched ahead.
+    pub host_hit_rows: u64,
+    /// Remote rows that came straight for their batch.
+    pub direct_rows: u64,
+    /// The rank's own rows that the device kept.
+    pub device_own_rows: u64,
+    /// The rank's own rows that the host read.
+    pub host_own_rows: u64,
+    /// Bytes of feature values from the host to the device.
+    pub upload_bytes: u64,
+}
+
+impl LevelCounts {
+    /// Remote rows, wherever they were.
+    pub fn remote_rows(&self) -> u64 {
+        self.device_hit_rows + self.host_hit_rows + self.direct_rows
+    }
+}
+
+impl AddAssign for LevelCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.device_hit_rows += other.device_hit_rows;
+        self.host_hit_rows += other.host_hit_rows;
+        self.direct_rows += other.direct_rows;
+        self.device_own_rows += other.device_own_rows;
+        self.host_own_rows += other.host_own_rows;
+        self.upload_bytes += other.upload_bytes;
+    }
+}

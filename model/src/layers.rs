@@ -62,6 +62,23 @@ pub enum BatchInput {
     /// The same of the batches of all ranks, in their order, but of this rank's columns alone. No model takes it as it
     /// is: the ranks add up the first layer and go on with [`Trainable::gradients_from_sums`].
     Sliced(Vec<SlicedInput>),
+    /// Rows of which some are on the device already ([`Trainable::set_resident`]); the first layer gathers and aggregates
+    /// them. `places` has one entry per node of the batch: below the number of resident rows it is one of those, from
+    /// there on a row of `uploaded`. The same bits as [`Rows`](Self::Rows) with the same values.
+    Resident { uploaded: Vec<f32>, places: Vec<u32> },
+}
+
+impl BatchInput {
+    /// Bytes of feature values that the host hands to the device with the batch.
+    pub fn upload_bytes(&self) -> u64 {
+        let values = match self {
+            BatchInput::Rows(rows) => rows.len(),
+            BatchInput::PreAggregated { own, mean } => own.len() + mean.len(),
+            BatchInput::Sliced(slices) => slices.iter().map(|slice| slice.own.len() + slice.mean.len()).sum(),
+            BatchInput::Resident { uploaded, .. } => uploaded.len(),
+        };
+        (values * size_of::<f32>()) as u64
+    }
 }
 
 /// A mini-batch that is ready to train on.
@@ -150,6 +167,10 @@ pub trait Trainable: Send {
 
     /// Overwrites all parameters; the optimizer's state stays.
     fn set_parameters(&mut self, flat: &[f32]) -> Result<(), LayerError>;
+
+    /// Puts feature rows, row-major `[rows, features]`, into the device's memory until others are put there, for batches
+    /// with a [`BatchInput::Resident`].
+    fn set_resident(&mut self, rows: Vec<f32>) -> Result<(), LayerError>;
 
     /// Forward, loss and backward of one batch. `divisor` is the number of labelled seeds of this step over all ranks.
     fn gradients(&mut self, batch: &AssembledBatch, divisor: u32) -> Result<StepOutcome, LayerError> {

@@ -11,12 +11,41 @@ use crate::book::PartId;
 use crate::rng::Purpose;
 pub use crate::row_type::RowType;
 
-/// Which memory a row is kept in. One level for now.
+/// Which memory a row is kept in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
+    /// The machine's memory, from where a row travels to the device with every batch that reads it.
     #[default]
     Host,
+    /// The memory of the device that trains. On a CPU it is the same memory, but the plan and the counters are the same as
+    /// on a GPU.
+    Device,
+}
+
+/// The rows that the device keeps for the whole run. A row is in one level only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceRows {
+    /// The slots `0 .. slots` are the device's, the others the host's. No plan fills or frees a slot of the device.
+    pub slots: u32,
+    /// The rank's own rows that the device keeps too, ascending, each once. They have no slot: they are not remote.
+    pub own: Vec<u32>,
+}
+
+impl DeviceRows {
+    /// The level of a slot.
+    pub fn level(&self, slot: u32) -> Level {
+        if slot < self.slots { Level::Device } else { Level::Host }
+    }
+
+    /// Rows on the device, remote and own.
+    pub fn len(&self) -> usize {
+        self.slots as usize + self.own.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// How what a plan asks of an owner is asked and answered. The rows that arrive at every gap are the same.
@@ -77,7 +106,6 @@ pub struct Request {
     pub rows: Vec<u32>,
     /// Per row where it lands. A direct place is in the buffer of step `needed_by_step`.
     pub places: Vec<Place>,
-    pub level: Level,
     pub dtype: RowType,
     /// The request may leave once this step has been assembled and its releases and keeps are done; `None`: once the
     /// epoch before has assembled its last step. Where a plan starts later in the epoch the step before its first counts as

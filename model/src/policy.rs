@@ -6,6 +6,7 @@
 //! | [`lru`, `lfu`, `fifo`](replacement::Replacement) | the rows that were used last, used most or that came last | misses per batch and owner |
 //! | [`epoch`](epoch::Epoch) | the most frequent rows of the epoch | once per epoch and owner, and misses per batch and owner |
 //! | [`degree`, `presample`, `vip`](scored::StaticByScore) | the rows of highest score | at set-up, and misses per batch and owner |
+//! | [`two-level`](two_level::TwoLevel) | the rows of highest score, split over the device and the host | at set-up, and misses per batch and owner |
 //! | [`window`](window::Window) | the most frequent rows of each window, and of the next one while it is fetched | per window and owner, and misses per batch and owner |
 //! | [`bulk`](bulk::Bulk) | what is needed until an owner's next delivery, and by next use whatever else fits | per owner, at the times that cost least |
 //! | [`full`](pinned::Full) | every remote row | once, at set-up |
@@ -22,6 +23,7 @@ pub mod epoch;
 mod frequencies;
 pub mod memory;
 pub mod moves;
+pub mod parameters;
 pub mod pinned;
 pub mod replacement;
 pub mod scored;
@@ -31,6 +33,7 @@ mod step_by_step;
 pub mod streamed;
 #[cfg(test)]
 mod tests;
+pub mod two_level;
 pub mod vip;
 pub mod window;
 
@@ -38,11 +41,12 @@ use std::sync::Arc;
 
 use crate::batch::RemoteRows;
 use crate::book::{NodeId, PartId, PartitionBook, Rank};
-use crate::plan::{CacheState, Request, WindowPlan};
+use crate::plan::{CacheState, DeviceRows, Request, WindowPlan};
 use crate::rng::Purpose;
 
 pub use budget::{Budget, BudgetError};
 pub use memory::MemoryTrace;
+pub use parameters::PolicyParameters;
 pub use streamed::policy_for;
 pub use vip::vip;
 
@@ -75,6 +79,8 @@ pub use vip::vip;
 /// 12. *Purity.* The same input gives the same plans, and [`PlanInput::next`] changes nothing unless
 ///     [`needs_next_epoch`](Self::needs_next_epoch).
 /// 13. *Fill.* A fill asks each other part at most once, puts every row into a slot of its own, and its state names them.
+/// 14. *Levels.* A fill puts at most `device_rows` rows on the device, the rank's own ones included. Every slot of the device
+///     is filled by the fill, and no plan fills, frees or overwrites it.
 pub trait Policy: Send + Sync {
     /// The name by which [`policy_by_name`] finds the policy.
     fn name(&self) -> &'static str;
@@ -83,6 +89,20 @@ pub trait Policy: Send + Sync {
     /// own. `full` ignores what was granted.
     fn budget_rows(&self, book: &PartitionBook, rank: Rank, asked: u32) -> u32 {
         asked.min(book.remote_nodes(rank))
+    }
+
+    /// Whether the policy can keep rows on the device.
+    fn has_levels(&self) -> bool {
+        false
+    }
+
+    /// Rows that the device keeps when the user asks for `asked`, or for nothing: never more than `budget_rows`, of which
+    /// they are a part.
+    fn device_rows(&self, budget_rows: u32, asked: Option<u32>) -> u32 {
+        match self.has_levels() {
+            true => asked.unwrap_or(0).min(budget_rows),
+            false => 0,
+        }
     }
 
     /// Whether plans get better when [`PlanInput::next`] is given.
@@ -146,10 +166,12 @@ pub struct Fill {
     pub requests: Vec<Request>,
     /// What the arena holds once they are answered.
     pub state: CacheState,
+    /// Which of these rows, and which of the rank's own, the device keeps.
+    pub device: DeviceRows,
 }
 
 /// What a static policy ranks rows by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScoreKind {
     /// [`scores::out_degrees`] of the whole graph.
     Degree,
@@ -157,6 +179,8 @@ pub enum ScoreKind {
     Presample { epochs: u32 },
     /// [`vip()`] of the rank's training seeds.
     Vip,
+    /// [`scores::corrected`]: the estimate with `weight`, 0 to 1, and the counts of presampled epochs with the rest.
+    CorrectedVip { weight: f64, epochs: u32 },
 }
 
 /// Everything a fill is a function of.
@@ -166,6 +190,8 @@ pub struct FillInput<'a> {
     pub rank: Rank,
     /// Slots of the arena, as [`Policy::budget_rows`] gave them.
     pub budget_rows: u32,
+    /// Rows that the device may keep, as [`Policy::device_rows`] gave them.
+    pub device_rows: u32,
     /// One score per node of the graph, where the policy has a [`score_kind`](Policy::score_kind).
     pub scores: Option<&'a [f64]>,
 }
@@ -255,10 +281,12 @@ pub enum PlanError {
 }
 
 /// The names that [`policy_by_name`] knows.
-pub const POLICY_NAMES: [&str; 10] = [
+pub const POLICY_NAMES: [&str; 12] = [
     "on-demand",
     "degree",
     "presample",
+    "vip",
+    "two-level",
     "lru",
     "lfu",
     "fifo",
@@ -267,9 +295,6 @@ pub const POLICY_NAMES: [&str; 10] = [
     "bulk",
     "full",
 ];
-
-/// Epochs that `presample` counts.
-const PRESAMPLED_EPOCHS: u32 = 2;
 
 /// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -283,25 +308,7 @@ pub struct UnknownPolicy {
 /// # Errors
 /// [`UnknownPolicy`] lists the names.
 pub fn policy_by_name(name: &str) -> Result<Arc<dyn Policy>, UnknownPolicy> {
-    match name {
-        "on-demand" => Ok(Arc::new(pinned::OnDemand)),
-        "degree" => Ok(Arc::new(scored::StaticByScore {
-            kind: ScoreKind::Degree,
-        })),
-        "presample" => Ok(Arc::new(scored::StaticByScore {
-            kind: ScoreKind::Presample {
-                epochs: PRESAMPLED_EPOCHS,
-            },
-        })),
-        "lru" => Ok(Arc::new(replacement::Replacement::Lru)),
-        "lfu" => Ok(Arc::new(replacement::Replacement::Lfu)),
-        "fifo" => Ok(Arc::new(replacement::Replacement::Fifo)),
-        "epoch" => Ok(Arc::new(epoch::Epoch)),
-        "window" => Ok(Arc::new(window::Window)),
-        "bulk" => Ok(Arc::new(bulk::Bulk::default())),
-        "full" => Ok(Arc::new(pinned::Full)),
-        _ => Err(UnknownPolicy { name: name.to_owned() }),
-    }
+    PolicyParameters::default().policy(name)
 }
 
 impl PlanInput {

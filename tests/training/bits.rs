@@ -42,6 +42,8 @@ fn every_policy_gives_the_same_weights_on_the_debian_graph() {
         ("bulk", "1", "2"),
         ("bulk", "4", "1"),
         ("full", "1", "1"),
+        ("vip", "4", "1"),
+        ("two-level", "4", "1"),
     ];
     let mut found = BTreeMap::new();
     for (policy, machines, threads) in cells {

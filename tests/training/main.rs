@@ -2,6 +2,7 @@
 //!
 //! - [`bits`]: policies, machines, threads and memory change what a run costs, never the weights;
 //! - [`counts`]: what is planned, counted and served are the same numbers, and the numbers that a trace predicts;
+//! - [`levels`]: rows that stay on the device change what is uploaded, and nothing else;
 //! - [`shapes`]: graphs and models that are not as one expects;
 //! - [`files`]: what a run prints and leaves behind;
 //! - [`row_types`]: remote rows in fewer bits;
@@ -17,16 +18,19 @@ mod bits;
 mod counts;
 mod files;
 mod joules;
+mod levels;
 mod row_types;
 mod shapes;
 mod streams;
 
 use common::{debian_parts, serial, train_json};
 
-const POLICIES: [&str; 10] = [
+const POLICIES: [&str; 12] = [
     "on-demand",
     "degree",
     "presample",
+    "vip",
+    "two-level",
     "lru",
     "lfu",
     "fifo",

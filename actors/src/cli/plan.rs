@@ -1,7 +1,6 @@
 //! `greengnn plan`: what a policy would move, from trace files alone; or what all of them would, side by side. With
 //! `--explain`, what a run would cost: see [`explain`].
 
-mod scores;
 mod table;
 
 use std::io::Write;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use greengnn_model::book::Rank;
-use greengnn_model::counters::{Period, Phase};
+use greengnn_model::counters::{LevelCounts, Period, Phase};
 use greengnn_model::layers::NamedParameter;
 use greengnn_model::layers::weights::weights_sha256;
 
@@ -12,6 +12,7 @@ use super::{MachineError, MachineState};
 use crate::protocol::{
     EpochReport, FinishedReport, PeriodReading, RankReport, Served, SupervisorMessage, WeightsChunk,
 };
+use crate::rank::Filled;
 use crate::report::summary::Planned;
 use crate::rmp::Rmp;
 use crate::trainer::EpochOutcome;
@@ -50,26 +51,23 @@ impl MachineState {
     }
 
     fn report_setup(&mut self) -> Result<(), MachineError> {
-        let ranks = self
-            .ranks
-            .keys()
-            .map(|rank| RankReport {
+        let report = |rank: &Rank| {
+            let filled = self.fills.get(rank).copied().unwrap_or_default();
+            let levels = LevelCounts {
+                upload_bytes: filled.upload_bytes,
+                ..LevelCounts::default()
+            };
+            RankReport {
                 rank: *rank,
-                traffic: self
-                    .fills
-                    .get(rank)
-                    .map(|fill| (Phase::Setup, fill.0))
-                    .into_iter()
-                    .collect(),
-                planned: self
-                    .fills
-                    .get(rank)
-                    .map(|fill| (Phase::Setup, fill.1))
-                    .into_iter()
-                    .collect(),
+                traffic: BTreeMap::from([(Phase::Setup, filled.traffic)]),
+                planned: BTreeMap::from([(Phase::Setup, filled.planned)]),
+                levels: BTreeMap::from([(Phase::Setup, levels)]),
+                device_rows: filled.device_rows,
+                device_budget_rows: filled.device_budget_rows,
                 ..RankReport::default()
-            })
-            .collect();
+            }
+        };
+        let ranks = self.ranks.keys().map(report).collect();
         self.report(None, ranks)
     }
 
@@ -80,8 +78,9 @@ impl MachineState {
             .as_ref()
             .and_then(|wiring| wiring.budgets.get(&rank).copied())
             .unwrap_or(0);
+        let filled = self.fills.get(&rank).copied().unwrap_or_default();
         let reports = self.reports.entry(epoch).or_default();
-        reports.push(rank_report(rank, outcome, u64::from(budget_rows)));
+        reports.push(rank_report(rank, outcome, u64::from(budget_rows), filled));
         if reports.len() < self.ranks.len() {
             return Ok(());
         }
@@ -185,7 +184,7 @@ fn blocking<T>(question: impl FnOnce() -> T) -> T {
     }
 }
 
-fn rank_report(rank: Rank, outcome: EpochOutcome, budget_rows: u64) -> RankReport {
+fn rank_report(rank: Rank, outcome: EpochOutcome, budget_rows: u64, filled: Filled) -> RankReport {
     RankReport {
         rank,
         loss_sum: outcome.loss_sum,
@@ -197,8 +196,11 @@ fn rank_report(rank: Rank, outcome: EpochOutcome, budget_rows: u64) -> RankRepor
         traffic: outcome.tally.traffic,
         planned: outcome.tally.planned.into_iter().collect::<BTreeMap<Phase, Planned>>(),
         needed_rows: outcome.tally.needed_rows,
+        levels: outcome.tally.levels,
         held_rows_peak: outcome.tally.held_rows_peak,
         budget_rows,
+        device_rows: filled.device_rows,
+        device_budget_rows: filled.device_budget_rows,
         presample_cpu_s: outcome.presample_cpu_s,
         plan_cpu_s: outcome.tally.plan_cpu_s,
         trace_bytes: outcome.trace_bytes,

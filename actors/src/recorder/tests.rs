@@ -53,6 +53,16 @@ fn report(machine: &str, rank: Rank, rows: u64) -> EpochReport {
             traffic: BTreeMap::from([(Phase::Training, traffic)]),
             planned: BTreeMap::from([(Phase::Training, planned)]),
             needed_rows: BTreeMap::from([(Phase::Training, rows + 2)]),
+            levels: BTreeMap::from([(
+                Phase::Training,
+                LevelCounts {
+                    device_hit_rows: 2,
+                    direct_rows: rows,
+                    ..LevelCounts::default()
+                },
+            )]),
+            device_rows: 3,
+            device_budget_rows: 4,
             held_rows_peak: 5,
             budget_rows: 6,
             ..RankReport::default()
@@ -158,6 +168,31 @@ fn ranks_that_diverge_and_ranks_over_their_budget_fail_the_run() {
             budget: 6
         }
     );
+}
+
+#[test]
+fn devices_over_their_budget_and_rows_of_no_level_fail_the_run() {
+    let [mut a, b] = two_machines();
+    a.ranks[0].device_rows = 5;
+    let over = RecordError::OverDeviceBudget {
+        rank: 0,
+        held: 5,
+        budget: 4,
+    };
+    assert_eq!(record([a, b]).unwrap_err(), over);
+
+    let [a, mut b] = two_machines();
+    if let Some(levels) = b.ranks[0].levels.get_mut(&Phase::Training) {
+        levels.host_hit_rows += 1;
+    }
+    let differ = RecordError::LevelsDiffer {
+        epoch: 0,
+        rank: 1,
+        phase: Phase::Training,
+        needed: 11,
+        found: 12,
+    };
+    assert_eq!(record([a, b]).unwrap_err(), differ);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The lines that a run writes while it lasts: one per step and rank, one per epoch, one per power reading.
 
 use greengnn_energy::quality::Quality;
-use greengnn_model::counters::{Phase, Traffic};
+use greengnn_model::counters::{LevelCounts, Phase, Traffic};
 use serde::{Deserialize, Serialize};
 
 use super::summary::{EpochSummary, Planned, null_is_nan};
@@ -28,9 +28,14 @@ pub struct RankRecord {
     pub served: Served,
     /// Remote rows that the batches needed.
     pub needed_rows: u64,
+    /// From which memory the batches' rows were read.
+    pub levels: LevelCounts,
     /// Most rows held at once in the run so far, and the slots of the arena.
     pub held_rows_peak: u64,
     pub budget_rows: u64,
+    /// Rows that the device keeps, and how many it may keep.
+    pub device_rows: u64,
+    pub device_budget_rows: u64,
     /// CPU seconds of the thread that presampled the epoch and of the one that planned it, and bytes of its trace.
     pub presample_cpu_s: f64,
     pub plan_cpu_s: f64,

@@ -2,7 +2,7 @@
 
 use greengnn_energy::device::DeviceEnergy;
 use greengnn_energy::quality::Quality;
-use greengnn_model::counters::Traffic;
+use greengnn_model::counters::{LevelCounts, Traffic};
 use greengnn_model::plan::Delivery;
 use greengnn_model::row_type::RowType;
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,11 @@ pub struct RunSummary {
     pub budget_rows: u64,
     /// Most rows that a rank held at once.
     pub held_rows_peak: u64,
+    /// The part of the budget that the device of a rank has, and most rows that one keeps, remote and own.
+    #[serde(default)]
+    pub device_budget_rows: u64,
+    #[serde(default)]
+    pub device_rows: u64,
     pub ranks: u32,
     pub machines: u32,
     pub device: String,
@@ -132,6 +137,9 @@ pub struct PeriodSummary {
     pub sync_s: f64,
     #[serde(flatten)]
     pub traffic: Traffic,
+    /// From which memory the batches' rows were read.
+    #[serde(flatten)]
+    pub levels: LevelCounts,
     /// Bytes written to sockets, counted once, at the sender.
     pub wire_bytes: u64,
     /// Remote rows that batches needed less rows that moved; negative for static fills.
@@ -238,6 +246,7 @@ impl PeriodSummary {
             sum.stall_s += period.stall_s;
             sum.sync_s += period.sync_s;
             sum.traffic += period.traffic;
+            sum.levels += period.levels;
             sum.wire_bytes += period.wire_bytes;
             sum.cache_hit_rows += period.cache_hit_rows;
             sum.cpu_s += period.cpu_s;

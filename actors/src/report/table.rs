@@ -20,12 +20,13 @@ pub fn run(summary: &RunSummary) -> String {
     let mut text = format!("{}\n\n", headline(summary));
     text.push_str(&render(&header, &alignment(header.len(), &[0, 9]), &rows));
     text.push_str(&format!(
-        "\ntest accuracy {}; total {}, set-up {}; held at most {} of {} rows in a rank's cache\n",
+        "\ntest accuracy {}; total {}, set-up {}; held at most {} of {} rows in a rank's cache{}\n",
         units::accuracy(summary.test_accuracy),
         units::seconds(summary.total_s),
         units::seconds(summary.setup_s),
         units::count(summary.held_rows_peak),
         units::count(summary.budget_rows),
+        on_device(summary),
     ));
     text.push_str(&format!("{}\n{}\n", plan_note(summary), summary.bound_by));
     if let Some(bound) = &summary.row_bound {
@@ -96,6 +97,14 @@ pub fn headline(summary: &RunSummary) -> String {
         units::plural(summary.machines.into(), "machine"),
         summary.seed,
     )
+}
+
+/// `, and 1,000 on its device`, where rows are there.
+fn on_device(summary: &RunSummary) -> String {
+    match summary.device_rows {
+        0 => String::new(),
+        rows => format!(", and {} on its device", units::count(rows)),
+    }
 }
 
 /// `5,000 rows`, or `5,000 int8 rows` where they are not as stored.
@@ -255,7 +264,7 @@ training    6.00 s  1.50 s  750 ms        60   7,800   3.81 MiB    4.01 MiB  9.0
 evaluation  3.00 s  750 ms  375 ms        30   3,900   1.90 MiB    2.00 MiB  4.50 s  30 J measured
 whole run   10.0 s  2.50 s  1.25 s       100  13,000   6.35 MiB    6.68 MiB  15.0 s  380 J estimated
 
-test accuracy 0.625; total 12.5 s, set-up 1.50 s; held at most 4,321 of 5,000 rows in a rank's cache
+test accuracy 0.625; total 12.5 s, set-up 1.50 s; held at most 4,321 of 5,000 rows in a rank's cache, and 1,234 on its device
 requests and rows counted where they were served equal those planned, in every epoch
 bound by compute
 ";

@@ -362,7 +362,7 @@ pub(crate) fn phase_of_code(code: u8) -> Option<Phase> {
     PHASES.get(usize::from(code)).copied()
 }
 
-const PARCEL_KINDS: [ParcelKind; 10] = [
+const PARCEL_KINDS: [ParcelKind; 11] = [
     ParcelKind::GradientSlice,
     ParcelKind::GradientSum,
     ParcelKind::LabelCounts,
@@ -373,6 +373,7 @@ const PARCEL_KINDS: [ParcelKind; 10] = [
     ParcelKind::OutermostBlock,
     ParcelKind::PartialSums,
     ParcelKind::SumsGradient,
+    ParcelKind::Inclusion,
 ];
 
 fn parcel_kind_code(kind: ParcelKind) -> u8 {
@@ -387,6 +388,7 @@ fn parcel_kind_code(kind: ParcelKind) -> u8 {
         ParcelKind::OutermostBlock => 7,
         ParcelKind::PartialSums => 8,
         ParcelKind::SumsGradient => 9,
+        ParcelKind::Inclusion => 10,
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::{Keep, Level, RowType};
+use crate::plan::{Keep, RowType};
 use crate::policy::MemoryTrace;
 use crate::rng::Purpose;
 
@@ -22,7 +22,6 @@ fn request(owner: PartId, rows: &[u32], places: &[Place], issue_gap: u32, needed
         owner,
         rows: rows.to_vec(),
         places: places.to_vec(),
-        level: Level::Host,
         dtype: RowType::F32,
         issue_after_step: issue_gap.checked_sub(1),
         needed_by_step,
@@ -213,6 +212,7 @@ fn a_fill_asks_each_part_once_and_holds_what_its_state_names() {
                 slot: 0,
             },
         ]),
+        ..Fill::default()
     };
     let run = |fill: &Fill| {
         let mut executor = Executor::new(book(), 0, 2, Arrivals::WhenNeeded);

@@ -54,6 +54,9 @@ pub(super) trait SageBackend: SageOps {
     /// Memory that is used again by every batch.
     type Scratch: Default + Send;
 
+    /// Feature rows that stay in the device's memory.
+    type Resident: Send;
+
     fn links(block: &Block, device: &Self::Device) -> Result<Self::Links, AssembleError>;
 
     /// Gradient of [`SageOps::own_and_mean`].
@@ -66,11 +69,15 @@ pub(super) trait SageBackend: SageOps {
         activation: Activation,
     ) -> FloatTensor<Self>;
 
+    /// Puts rows `[rows, width]` into the device's memory.
+    fn resident(rows: Vec<f32>, width: usize, device: &Self::Device) -> Self::Resident;
+
     /// Takes the mean of raw rows, or takes over what the loader has aggregated.
     fn input<'a>(
         input: &'a BatchInput,
         block: &Block,
         width: usize,
+        resident: Option<&'a Self::Resident>,
         scratch: &'a mut Self::Scratch,
         device: &Self::Device,
     ) -> Result<Self::Input<'a>, AssembleError>;

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::BatchInput;
 use super::backend::{Activation, LayerTensors, SageBackend, SageOps};
-use crate::assemble::{self, AssembleError, Columns, TransposedBlock};
+use crate::assemble::{self, AssembleError, Columns, ResidentRows, TransposedBlock};
 use crate::batch::Block;
 
 /// A block and its transpose.
@@ -24,7 +24,7 @@ pub(super) struct CpuLinks {
 
 /// The first layer's input: own rows and means, `[destinations, width]` each, read where the batch has them.
 pub(super) struct CpuInput<'a> {
-    own: &'a [f32],
+    own: Cow<'a, [f32]>,
     mean: Cow<'a, [f32]>,
 }
 
@@ -62,6 +62,11 @@ impl SageOps for Flex {
 impl SageBackend for Flex {
     type Input<'a> = CpuInput<'a>;
     type Scratch = Vec<f32>;
+    type Resident = Vec<f32>;
+
+    fn resident(rows: Vec<f32>, _width: usize, _device: &FlexDevice) -> Vec<f32> {
+        rows
+    }
 
     fn links(block: &Block, _device: &FlexDevice) -> Result<Self::Links, AssembleError> {
         Ok(Arc::new(CpuLinks {
@@ -96,12 +101,13 @@ impl SageBackend for Flex {
         input: &'a BatchInput,
         block: &Block,
         width: usize,
+        resident: Option<&'a Vec<f32>>,
         scratch: &'a mut Vec<f32>,
         _device: &FlexDevice,
     ) -> Result<CpuInput<'a>, AssembleError> {
         match input {
             BatchInput::PreAggregated { own, mean } => Ok(CpuInput {
-                own,
+                own: Cow::Borrowed(own),
                 mean: Cow::Borrowed(mean),
             }),
             BatchInput::Rows(rows) => {
@@ -109,11 +115,23 @@ impl SageBackend for Flex {
                 scratch.resize(values, 0.0);
                 assemble::segment_mean(&Columns::all(rows, width), block, width, scratch)?;
                 Ok(CpuInput {
-                    own: &rows[..values],
+                    own: Cow::Borrowed(&rows[..values]),
                     mean: Cow::Borrowed(scratch),
                 })
             }
             BatchInput::Sliced(_) => Err(AssembleError::SlicedInput),
+            BatchInput::Resident { uploaded, places } => {
+                let rows = ResidentRows::new(resident.map_or(&[], Vec::as_slice), uploaded, places, width)?;
+                let values = block.destination_count() as usize * width;
+                scratch.resize(2 * values, 0.0);
+                let (own, mean) = scratch.split_at_mut(values);
+                rows.gather(block.destination_count() as usize, own)?;
+                assemble::segment_mean(&rows, block, width, mean)?;
+                Ok(CpuInput {
+                    own: Cow::Borrowed(own),
+                    mean: Cow::Borrowed(mean),
+                })
+            }
         }
     }
 
@@ -123,7 +141,7 @@ impl SageBackend for Flex {
         let mean_weight = contiguous(parameters.mean_weight);
         let bias = contiguous(parameters.bias);
         let terms = [
-            (input.own, own_weight.storage::<f32>()),
+            (&*input.own, own_weight.storage::<f32>()),
             (&*input.mean, mean_weight.storage::<f32>()),
         ];
         let out = dense::affine(terms, bias.storage(), inputs, outputs, activation);
@@ -142,7 +160,7 @@ impl SageBackend for Flex {
         let output = contiguous(output);
         let mut gradient = contiguous(gradient);
         let gradients = dense::affine_backward(
-            [input.own, &input.mean],
+            [&input.own, &input.mean],
             output.storage(),
             gradient.storage_mut(),
             inputs,

@@ -74,6 +74,13 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> SageOps fo
 impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> SageBackend for CubeBackend<R, F, I, BT> {
     type Input<'a> = CudaInput<R>;
     type Scratch = ();
+    /// `[rows, width]`, at least one row.
+    type Resident = CubeTensor<R>;
+
+    fn resident(rows: Vec<f32>, width: usize, device: &Self::Device) -> CubeTensor<R> {
+        let count = rows.len().checked_div(width).unwrap_or(0);
+        Self::float_from_data(TensorData::new(rows, [count, width]), device)
+    }
 
     fn links(block: &Block, device: &Self::Device) -> Result<Self::Links, AssembleError> {
         let turned = TransposedBlock::new(block)?;
@@ -118,34 +125,53 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> SageBacken
         input: &'a BatchInput,
         block: &Block,
         width: usize,
+        resident: Option<&'a CubeTensor<R>>,
         _scratch: &'a mut (),
         device: &Self::Device,
     ) -> Result<CudaInput<R>, AssembleError> {
         let destinations = block.destination_count() as usize;
-        match input {
-            BatchInput::PreAggregated { own, mean } => Ok(CudaInput {
-                own: upload::<Self>(own, [destinations, width], device),
-                mean: upload::<Self>(mean, [destinations, width], device),
-            }),
-            BatchInput::Rows(values) => {
-                check_block(block)?;
-                let rows = upload::<Self>(values, [block.source_count as usize, width], device);
-                let mean = empty_like(&rows, [destinations, width]);
-                let (count, dim) = units(&mean, destinations * width);
-                kernels::mean::launch::<R>(
-                    &mean.client,
-                    count,
-                    dim,
-                    rows.clone().into_tensor_arg(),
-                    upload_u32::<Self>(&block.offsets, device).into_tensor_arg(),
-                    upload_u32::<Self>(&block.sources, device).into_tensor_arg(),
-                    mean.clone().into_tensor_arg(),
-                );
-                let own = Self::float_slice(rows, &[(0..destinations).into(), (0..width).into()]);
-                Ok(CudaInput { own, mean })
+        let sources = block.source_count as usize;
+        let rows = match input {
+            BatchInput::PreAggregated { own, mean } => {
+                return Ok(CudaInput {
+                    own: upload::<Self>(own, [destinations, width], device),
+                    mean: upload::<Self>(mean, [destinations, width], device),
+                });
             }
-            BatchInput::Sliced(_) => Err(AssembleError::SlicedInput),
-        }
+            BatchInput::Sliced(_) => return Err(AssembleError::SlicedInput),
+            BatchInput::Rows(values) => upload::<Self>(values, [sources, width], device),
+            BatchInput::Resident { uploaded, places } => match resident {
+                // Nothing is resident, so every place is that of an uploaded row.
+                None => {
+                    let rows = uploaded.len().checked_div(width).unwrap_or(0);
+                    let uploaded = upload::<Self>(uploaded, [rows, width], device);
+                    gather::<Self, R>(&uploaded, uploaded.clone(), 0, places, device)
+                }
+                Some(table) => {
+                    let [resident_rows, _] = table.shape().dims();
+                    // A buffer cannot be empty; nobody reads this row.
+                    let nothing = vec![0.0; width];
+                    let values = if uploaded.is_empty() { &nothing } else { uploaded };
+                    let rows = values.len().checked_div(width).unwrap_or(0);
+                    let uploaded = upload::<Self>(values, [rows, width], device);
+                    gather::<Self, R>(table, uploaded, resident_rows, places, device)
+                }
+            },
+        };
+        check_block(block)?;
+        let mean = empty_like(&rows, [destinations, width]);
+        let (count, dim) = units(&mean, destinations * width);
+        kernels::mean::launch::<R>(
+            &mean.client,
+            count,
+            dim,
+            rows.clone().into_tensor_arg(),
+            upload_u32::<Self>(&block.offsets, device).into_tensor_arg(),
+            upload_u32::<Self>(&block.sources, device).into_tensor_arg(),
+            mean.clone().into_tensor_arg(),
+        );
+        let own = Self::float_slice(rows, &[(0..destinations).into(), (0..width).into()]);
+        Ok(CudaInput { own, mean })
     }
 
     fn first_layer(
@@ -164,6 +190,34 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> SageBacken
     ) -> LayerTensors<Self> {
         composed::first_layer_backward::<Self>(input.own.clone(), input.mean.clone(), output, gradient, activation)
     }
+}
+
+/// One row per place: of `resident` if the place is below `resident_rows`, else of `uploaded`.
+fn gather<B, R: CubeRuntime>(
+    resident: &CubeTensor<R>,
+    uploaded: CubeTensor<R>,
+    resident_rows: usize,
+    places: &[u32],
+    device: &B::Device,
+) -> CubeTensor<R>
+where
+    B: burn::tensor::backend::Backend<IntTensorPrimitive = CubeTensor<R>>,
+{
+    let [_, width] = resident.shape().dims();
+    let output = empty_like(resident, [places.len(), width]);
+    let (count, dim) = units(&output, places.len() * width);
+    let limit = [u32::try_from(resident_rows).unwrap_or(u32::MAX)];
+    kernels::gather::launch::<R>(
+        &output.client,
+        count,
+        dim,
+        resident.clone().into_tensor_arg(),
+        uploaded.into_tensor_arg(),
+        upload_u32::<B>(&limit, device).into_tensor_arg(),
+        upload_u32::<B>(places, device).into_tensor_arg(),
+        output.clone().into_tensor_arg(),
+    );
+    output
 }
 
 fn empty_like<R: CubeRuntime>(tensor: &CubeTensor<R>, shape: [usize; 2]) -> CubeTensor<R> {

@@ -15,7 +15,7 @@ use super::{
     AssembledBatch, BatchInput, Evaluation, LayerError, ModelConfig, NamedParameter, StepOutcome, SumsOutcome,
     Trainable,
 };
-use crate::assemble::{AssembleError, check_block};
+use crate::assemble::{AssembleError, check_block, check_places};
 
 /// A model on the CPU.
 pub(super) fn build_cpu(config: &ModelConfig, seed: u64) -> Result<Box<dyn Trainable>, LayerError> {
@@ -31,6 +31,14 @@ pub(super) struct GraphSage<B: SageBackend> {
     adam: Adam,
     device: B::Device,
     scratch: B::Scratch,
+    resident: Option<Resident<B>>,
+}
+
+/// Feature rows in the device's memory.
+struct Resident<B: SageBackend> {
+    table: B::Resident,
+    /// Values that it has.
+    values: usize,
 }
 
 /// A layer after the first, its weights side by side, as the operands of one product.
@@ -51,6 +59,7 @@ impl<B: SageBackend> GraphSage<B> {
             layout,
             device,
             scratch: B::Scratch::default(),
+            resident: None,
         })
     }
 
@@ -122,6 +131,11 @@ impl<B: SageBackend> GraphSage<B> {
             BatchInput::PreAggregated { own, mean } => {
                 same("the input's own rows", destinations, own.len())?;
                 same("the input's means", destinations, mean.len())?;
+            }
+            BatchInput::Resident { uploaded, places } => {
+                same("the input's places", outermost.source_count as usize, places.len())?;
+                let resident = self.resident.as_ref().map_or(0, |resident| resident.values);
+                check_places(resident, uploaded.len(), places, features).map_err(|error| bad_batch(batch, error))?;
             }
             BatchInput::Sliced(_) => return Err(bad_batch(batch, AssembleError::SlicedInput)),
         }
@@ -325,6 +339,26 @@ where
         Ok(())
     }
 
+    fn set_resident(&mut self, rows: Vec<f32>) -> Result<(), LayerError> {
+        let width = self.config.features;
+        let whole = rows.len().checked_div(width).map_or(0, |count| count * width);
+        if rows.len() != whole {
+            return Err(LayerError::Shape {
+                what: "the table of resident rows",
+                wanted: whole,
+                found: rows.len(),
+            });
+        }
+        self.resident = match rows.len() {
+            0 => None,
+            values => Some(Resident {
+                table: B::resident(rows, width, &self.device),
+                values,
+            }),
+        };
+        Ok(())
+    }
+
     fn gradients_observed(
         &mut self,
         batch: &AssembledBatch,
@@ -344,6 +378,7 @@ where
             &batch.input,
             outermost,
             self.config.features,
+            self.resident.as_ref().map(|resident| &resident.table),
             &mut scratch,
             &self.device,
         )
@@ -435,6 +470,7 @@ where
             &batch.input,
             outermost,
             self.config.features,
+            self.resident.as_ref().map(|resident| &resident.table),
             &mut scratch,
             &self.device,
         )

@@ -6,7 +6,7 @@ use super::{Fill, FillError, FillInput, PlanError, PlanInput, Policy, RemoteTrac
 use crate::book::{PartitionBook, Rank};
 use crate::counters::Phase;
 use crate::executor::{Arrivals, ExecuteError, Executor, Tally, Violation};
-use crate::plan::{CacheState, Delivery, WindowPlan};
+use crate::plan::{CacheState, Delivery, DeviceRows, Level, Place, WindowPlan};
 
 #[cfg(test)]
 mod tests;
@@ -112,7 +112,20 @@ pub fn check(policy: &dyn Policy, case: &Case) -> Result<RunTally, ConformanceEr
 /// # Errors
 /// The first rule that is broken, or the first plan or fill that fails.
 pub fn check_scored(policy: &dyn Policy, case: &Case, scores: Option<&[f64]>) -> Result<RunTally, ConformanceError> {
-    check_delivered(policy, case, scores, Delivery::Windowed)
+    check_run(policy, case, scores, Delivery::Windowed, None)
+}
+
+/// The same with a device that keeps rows: as many as `asked_device_rows`, or as the policy puts there by itself.
+///
+/// # Errors
+/// The first rule that is broken, or the first plan or fill that fails.
+pub fn check_levels(
+    policy: &dyn Policy,
+    case: &Case,
+    scores: Option<&[f64]>,
+    asked_device_rows: Option<u32>,
+) -> Result<RunTally, ConformanceError> {
+    check_run(policy, case, scores, Delivery::Windowed, asked_device_rows)
 }
 
 /// The same with what the plans ask for asked and answered as `delivery` says: streams change what counts as a request.
@@ -125,20 +138,37 @@ pub fn check_delivered(
     scores: Option<&[f64]>,
     delivery: Delivery,
 ) -> Result<RunTally, ConformanceError> {
+    check_run(policy, case, scores, delivery, None)
+}
+
+fn check_run(
+    policy: &dyn Policy,
+    case: &Case,
+    scores: Option<&[f64]>,
+    delivery: Delivery,
+    asked_device_rows: Option<u32>,
+) -> Result<RunTally, ConformanceError> {
     let budget_rows = policy.budget_rows(&case.book, case.rank, case.asked_rows);
     ensure(budget_rows <= case.book.remote_nodes(case.rank), 0, 6, || {
         format!("{budget_rows} slots are more than there are remote rows")
+    })?;
+    let device_rows = policy.device_rows(budget_rows, asked_device_rows);
+    ensure(device_rows <= budget_rows, 0, 14, || {
+        format!("{device_rows} rows on the device are more than the budget of {budget_rows}")
     })?;
     let fill_input = FillInput {
         book: &case.book,
         rank: case.rank,
         budget_rows,
+        device_rows,
         scores,
     };
     let fill = policy.fill_scored(fill_input)?;
     ensure(fill == policy.fill_scored(fill_input)?, 0, 12, || {
         "two fills differ".to_owned()
     })?;
+    check_device(&fill, case, device_rows)?;
+    let device = fill.device.clone();
     let mut executors = [Arrivals::AtOnce, Arrivals::WhenNeeded].map(|arrivals| {
         let executor = Executor::new(Arc::clone(&case.book), case.rank, budget_rows, arrivals);
         (arrivals, executor.with_delivery(delivery))
@@ -173,6 +203,7 @@ pub fn check_delivered(
             11,
             || format!("{} rows are held at the end of an epoch", state_out.held.len()),
         )?;
+        check_untouched(&device, &plans, epoch)?;
         for (arrivals, executor) in &mut executors {
             run_epoch(executor, &input, &plans, &state_out).map_err(|error| ConformanceError::Execute {
                 epoch,
@@ -198,6 +229,51 @@ fn run_fill(executor: &mut Executor, fill: &Fill) -> Result<(), ConformanceError
     executor
         .fill(fill)
         .map_err(|violation| ConformanceError::Rule { epoch: 0, violation })
+}
+
+/// The device has no more rows than it may keep, its slots are filled, and the rank's own rows on it are such.
+fn check_device(fill: &Fill, case: &Case, device_rows: u32) -> Result<(), ConformanceError> {
+    let device = &fill.device;
+    let broken = |kept, what: &str| ensure(kept, 0, 14, || what.to_owned());
+    ensure(device.len() <= device_rows as usize, 0, 14, || {
+        format!("the device keeps {} rows and may keep {device_rows}", device.len())
+    })?;
+    let filled = fill.state.held.iter().filter(|held| held.slot < device.slots);
+    broken(
+        filled.count() == device.slots as usize,
+        "a slot of the device is not filled",
+    )?;
+    broken(
+        device.own.is_sorted_by(|one, other| one < other),
+        "own rows on the device do not ascend",
+    )?;
+    let known = device
+        .own
+        .last()
+        .is_none_or(|last| *last < case.book.part_nodes(case.rank));
+    broken(known, "the device is to keep an own row that the rank does not have")
+}
+
+/// No plan fills, frees or overwrites a slot of the device.
+fn check_untouched(device: &DeviceRows, plans: &[WindowPlan], epoch: usize) -> Result<(), ConformanceError> {
+    let asked = plans
+        .iter()
+        .flat_map(|plan| &plan.requests)
+        .flat_map(|request| &request.places);
+    let asked = asked.filter_map(|place| match *place {
+        Place::Slot(slot) => Some(slot),
+        Place::Direct(_) => None,
+    });
+    let batches = || plans.iter().flat_map(|plan| &plan.batches);
+    let released = batches().flat_map(|batch| &batch.releases).copied();
+    let kept = batches().flat_map(|batch| &batch.keeps).map(|keep| keep.slot);
+    let touched = asked
+        .chain(released)
+        .chain(kept)
+        .find(|slot| device.level(*slot) == Level::Device);
+    ensure(touched.is_none(), epoch, 14, || {
+        format!("slot {touched:?} of the device is changed")
+    })
 }
 
 fn plan_epoch(

@@ -73,6 +73,7 @@ pub fn moves(policy: &dyn Policy, case: &Case, scores: Option<&[f64]>) -> Result
         book: &case.book,
         rank: case.rank,
         budget_rows,
+        device_rows: policy.device_rows(budget_rows, None),
         scores,
     })?;
     let mut run = RunMoves {

@@ -5,7 +5,7 @@ use super::slots::{Times, push_requests};
 use super::step_by_step::{StepByStep, StepPlanner};
 use super::{Fill, PlanError, PlanInput, Planner, Policy, read_step};
 use crate::book::{NodeId, PartitionBook, Rank};
-use crate::plan::{BatchPlan, CacheState, HeldRow, Level, Place, Request, RowType};
+use crate::plan::{BatchPlan, CacheState, HeldRow, Place, Request, RowType};
 
 /// DistDGL's way: nothing is held, and every batch asks every owner of a row that it needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +47,7 @@ impl Policy for Full {
     fn fill(&self, book: &PartitionBook, rank: Rank, budget_rows: u32) -> Fill {
         let own = book.range(rank);
         let rows: Vec<NodeId> = (0..own.start).chain(own.end..book.nodes()).collect();
-        fill_rows(book, &rows[..rows.len().min(budget_rows as usize)])
+        fill_levels(book, &[], &rows[..rows.len().min(budget_rows as usize)])
     }
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
@@ -55,17 +55,19 @@ impl Policy for Full {
     }
 }
 
-/// The fill that puts `rows`, by ascending id, into the first slots.
-pub(super) fn fill_rows(book: &PartitionBook, rows: &[NodeId]) -> Fill {
-    let slots = || rows.iter().copied().zip(0..);
-    let placed: Vec<(NodeId, Place)> = slots().map(|(node, slot)| (node, Place::Slot(slot))).collect();
+/// The fill that puts rows into the first slots: those of `device`, then those of `host`, each by ascending id.
+pub(super) fn fill_levels(book: &PartitionBook, device: &[NodeId], host: &[NodeId]) -> Fill {
+    let mut slots: Vec<(NodeId, u32)> = device.iter().chain(host).copied().zip(0..).collect();
+    slots.sort_unstable();
+    let placed: Vec<(NodeId, Place)> = slots.iter().map(|(node, slot)| (*node, Place::Slot(*slot))).collect();
     let times = Times {
         issue_gap: 0,
         needed_by_step: 0,
     };
     let mut fill = Fill::default();
     push_requests(book, &placed, times, &mut fill.requests);
-    fill.state.held = slots()
+    fill.state.held = slots
+        .into_iter()
         .map(|(node, slot)| {
             let home = book.row_home(node);
             HeldRow {
@@ -122,7 +124,6 @@ impl StepPlanner for PinnedPlanner {
                     owner: owned.owner,
                     rows: misses,
                     places: miss_places,
-                    level: Level::default(),
                     dtype: RowType::default(),
                     issue_after_step: step.checked_sub(1),
                     needed_by_step: step,

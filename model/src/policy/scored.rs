@@ -7,14 +7,16 @@
 //! | `vip` | SALIENT++ (Kaler et al., MLSys 2023) | the probability that a batch needs it |
 //!
 //! They differ in nothing but the scores, which [`scores`](super::scores) and [`vip`](super::vip()) compute from a graph
-//! and from traces. A rank has neither when it fills its cache, so whoever runs it gives them ([`FillInput::scores`]).
+//! and from traces. A rank has neither when it fills its cache, so whoever runs it gives them ([`FillInput::scores`]). Where
+//! the device keeps rows, these are the first of the ranking.
 
-use super::pinned::{fill_rows, plan_pinned};
+use super::pinned::{fill_levels, plan_pinned};
 use super::{Fill, FillError, FillInput, PlanError, PlanInput, Planner, Policy, ScoreKind};
-use crate::book::{NodeId, PartitionBook, Rank};
+use crate::book::NodeId;
+use crate::plan::DeviceRows;
 
 /// Holds the rows of highest score, ties by ascending id, for the whole run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StaticByScore {
     pub kind: ScoreKind,
 }
@@ -24,11 +26,15 @@ impl Policy for StaticByScore {
         match self.kind {
             ScoreKind::Degree => "degree",
             ScoreKind::Presample { .. } => "presample",
-            ScoreKind::Vip => "vip",
+            ScoreKind::Vip | ScoreKind::CorrectedVip { .. } => "vip",
         }
     }
 
     fn keeps_across_epochs(&self) -> bool {
+        true
+    }
+
+    fn has_levels(&self) -> bool {
         true
     }
 
@@ -39,23 +45,19 @@ impl Policy for StaticByScore {
 
     fn fill_scored(&self, input: FillInput<'_>) -> Result<Fill, FillError> {
         let FillInput { book, rank, .. } = input;
-        let policy = self.name();
-        let scores = input.scores.ok_or(FillError::NoScores { policy })?;
-        if scores.len() != book.nodes() as usize {
-            return Err(FillError::ScoreCount {
-                policy,
-                scores: scores.len(),
-                nodes: book.nodes(),
-            });
-        }
-        if let Some(node) = (0..)
-            .zip(scores)
-            .find(|(_, score)| score.is_nan())
-            .map(|(node, _)| node)
-        {
-            return Err(FillError::NotANumber { policy, node });
-        }
-        Ok(fill_rows(book, &best_rows(book, rank, scores, input.budget_rows)))
+        let scores = checked_scores(self.name(), &input)?;
+        let own = book.range(rank);
+        let mut rows: Vec<NodeId> = (0..own.start).chain(own.end..book.nodes()).collect();
+        keep_best(&mut rows, scores, input.budget_rows);
+        let mut device = rows.clone();
+        keep_best(&mut device, scores, input.device_rows);
+        rows.retain(|node| device.binary_search(node).is_err());
+        let mut fill = fill_levels(book, &device, &rows);
+        fill.device = DeviceRows {
+            slots: device.len() as u32,
+            own: Vec::new(),
+        };
+        Ok(fill)
     }
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
@@ -63,20 +65,34 @@ impl Policy for StaticByScore {
     }
 }
 
-/// The `budget_rows` remote rows of highest score, ties by ascending id; in ascending order of their ids.
-fn best_rows(book: &PartitionBook, rank: Rank, scores: &[f64], budget_rows: u32) -> Vec<NodeId> {
-    let own = book.range(rank);
-    let mut rows: Vec<NodeId> = (0..own.start).chain(own.end..book.nodes()).collect();
-    let budget_rows = budget_rows as usize;
-    if budget_rows < rows.len() {
+/// The scores of a fill's input, one per node and all of them numbers.
+pub(super) fn checked_scores<'a>(policy: &'static str, input: &FillInput<'a>) -> Result<&'a [f64], FillError> {
+    let scores = input.scores.ok_or(FillError::NoScores { policy })?;
+    let nodes = input.book.nodes();
+    if scores.len() != nodes as usize {
+        return Err(FillError::ScoreCount {
+            policy,
+            scores: scores.len(),
+            nodes,
+        });
+    }
+    match (0..nodes).zip(scores).find(|(_, score)| score.is_nan()) {
+        Some((node, _)) => Err(FillError::NotANumber { policy, node }),
+        None => Ok(scores),
+    }
+}
+
+/// Keeps the `count` rows of highest score, ties by ascending id, in ascending order of their ids, which is their order.
+fn keep_best(rows: &mut Vec<NodeId>, scores: &[f64], count: u32) {
+    let count = count as usize;
+    if count < rows.len() {
         let score = |node: &NodeId| scores[*node as usize];
         // No score is NaN, and both zeros are one score, so this is a total order.
-        rows.select_nth_unstable_by(budget_rows, |one, other| {
+        rows.select_nth_unstable_by(count, |one, other| {
             let falling = score(other).partial_cmp(&score(one));
             falling.unwrap_or(std::cmp::Ordering::Equal).then(one.cmp(other))
         });
-        rows.truncate(budget_rows);
+        rows.truncate(count);
         rows.sort_unstable();
     }
-    rows
 }

@@ -71,3 +71,24 @@ pub fn presample_counts<'a>(
     }
     Ok(counts)
 }
+
+/// Counts the nodes of a batch, the rank's own included: over the batches of presampled epochs these are
+/// [`presample_counts`] and how often the rank needs its own rows.
+pub fn count_batch(nodes: &[NodeId], counts: &mut [f64]) {
+    for node in nodes {
+        if let Some(count) = counts.get_mut(*node as usize) {
+            *count += 1.0;
+        }
+    }
+}
+
+/// How many batches of an epoch need each row, by an estimate that counts correct: `weight` times the probabilities of
+/// `estimate` times `batches`, the batches of an epoch, and `1 - weight` times the mean of `counts` over `epochs`.
+///
+/// The estimate takes for independent what is not; counts of few batches are coarse. Each makes up for the other.
+pub fn corrected(estimate: &[f64], batches: u32, counts: &[f64], epochs: u32, weight: f64) -> Vec<f64> {
+    let (of_estimate, of_counts) = (weight * f64::from(batches), (1.0 - weight) / f64::from(epochs.max(1)));
+    let both = estimate.iter().zip(counts);
+    both.map(|(estimate, count)| of_estimate * estimate + of_counts * count)
+        .collect()
+}

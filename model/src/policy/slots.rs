@@ -2,7 +2,7 @@
 
 use super::PlanError;
 use crate::book::{NodeId, PartId, PartitionBook};
-use crate::plan::{CacheState, HeldRow, Level, Place, Request, RowType};
+use crate::plan::{CacheState, HeldRow, Place, Request, RowType};
 
 const NO_SLOT: u32 = u32::MAX;
 /// In place of a slot: the row comes directly for the batch that is being planned. No arena has that many slots, since a
@@ -166,7 +166,6 @@ pub(super) fn push_requests(book: &PartitionBook, rows: &[(NodeId, Place)], time
             owner,
             rows: owned.iter().map(|(node, _)| node - range.start).collect(),
             places: owned.iter().map(|(_, place)| *place).collect(),
-            level: Level::default(),
             dtype: RowType::default(),
             issue_after_step: times.issue_gap.checked_sub(1),
             needed_by_step: times.needed_by_step,

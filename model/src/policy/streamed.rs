@@ -16,11 +16,15 @@ use crate::plan::{CacheState, Delivery, WindowPlan};
 /// # Errors
 /// [`UnknownPolicy`] lists the names.
 pub fn policy_for(name: &str, delivery: Delivery) -> Result<Arc<dyn Policy>, UnknownPolicy> {
-    let policy = policy_by_name(name)?;
-    Ok(match delivery {
+    Ok(for_delivery(policy_by_name(name)?, delivery))
+}
+
+/// The policy itself, or another of its name whose plans suit the delivery better.
+pub fn for_delivery(policy: Arc<dyn Policy>, delivery: Delivery) -> Arc<dyn Policy> {
+    match delivery {
         Delivery::Stream if policy.name() == Bulk::default().name() => Arc::new(EveryStep),
         _ => policy,
-    })
+    }
 }
 
 /// `bulk` with a delivery at every step: rows come for the batch that needs them, and are kept by next use.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::bulk::Bulk;
-use super::conformance::{Case, RunTally, check_scored};
+use super::conformance::{Case, RunTally, check_levels, check_scored};
 use super::delivery::{ReuseCounts, Search};
 use super::pinned::{Full, OnDemand};
 use super::window::Window;
@@ -318,7 +318,13 @@ proptest! {
     #[test]
     fn every_policy_keeps_every_rule(drawn in drawn(12, 9, 3), share in 0..=100u32, lead in any::<bool>()) {
         for name in POLICY_NAMES {
-            drawn.run(&*policy_by_name(name).unwrap());
+            let policy = policy_by_name(name).unwrap();
+            let tally = drawn.run(&*policy);
+            if policy.has_levels() {
+                let scores = vec![1.0; drawn.case.book.nodes() as usize];
+                let levels = check_levels(&*policy, &drawn.case, Some(&scores), Some(share / 8)).unwrap();
+                prop_assert_eq!(levels.budget_rows, tally.budget_rows);
+            }
         }
         drawn.run(&bulk(share, lead));
         for rows_per_delivery in [0, 3, 1000] {

@@ -20,7 +20,14 @@
 //!
 //! Edges are walked from each `v` to the in-neighbours that it lists, which are those that it can pick, so directed
 //! graphs are right; a seed without neighbours keeps its `p_0`. The factors are applied one by one in the order of the
-//! edges, without logarithms, so the result is the same bits everywhere.
+//! edges of a part, then those of the parts in their order, without logarithms, so the result is the same bits everywhere.
+//!
+//! No rank has the whole graph, but every owner has the rows of its own nodes: [`PartEstimate`] is one part's share of the
+//! work, hop by hop, and [`vip()`] is all of them in one place. Parts that exchange what their rows pick get the same bits.
+
+mod part;
+
+pub use part::PartEstimate;
 
 use super::scores::UnknownNeighbor;
 use crate::book::NodeId;
@@ -43,7 +50,7 @@ pub enum VipError {
 /// what that rank needs. Times the number of batches it is how often an epoch needs the node.
 ///
 /// `parts` are the rows of all nodes in order, as one topology or as several. `fanouts` are in hop order from the seeds.
-/// It takes time in proportion to hops times edges, and memory of 8 bytes per node and hop.
+/// It takes time in proportion to hops times edges, and memory of 8 bytes per node and hop and a few more per node.
 ///
 /// # Errors
 /// See [`VipError`].
@@ -52,28 +59,50 @@ pub fn vip(parts: &[Topology<'_>], seeds: &[NodeId], batch_size: u32, fanouts: &
     if batch_size == 0 {
         return Err(VipError::BatchSize);
     }
-    let seed_probability = (f64::from(batch_size) / seeds.len().max(1) as f64).min(1.0);
-    let mut start = vec![0f64; nodes as usize];
-    for seed in seeds {
-        let probability = start.get_mut(*seed as usize);
-        *probability.ok_or(VipError::UnknownSeed { seed: *seed, nodes })? = seed_probability;
+    if let Some(seed) = seeds.iter().find(|seed| **seed >= nodes) {
+        return Err(VipError::UnknownSeed { seed: *seed, nodes });
     }
-    // Per hop the probabilities to be seen first at that hop.
-    let mut first_seen = vec![start.clone()];
-    let mut seen = start.clone();
+    let probability = seed_probability(seeds.len(), batch_size);
+    let mut estimates: Vec<PartEstimate> = parts
+        .iter()
+        .map(|part| {
+            let end = part.first + part.rows();
+            let own = seeds.iter().filter(|seed| (part.first..end).contains(seed));
+            let own: Vec<u32> = own.map(|seed| seed - part.first).collect();
+            PartEstimate::new(part.rows(), &own, probability)
+        })
+        .collect();
     for hop in 1..=fanouts.len() {
-        let mut next = start.clone();
-        for part in parts {
-            for row in 0..part.rows() {
-                expand(part, row, &first_seen, &fanouts[..hop], &mut next)?;
-            }
+        let mut next: Vec<f64> = estimates
+            .iter()
+            .flat_map(|estimate| estimate.start())
+            .copied()
+            .collect();
+        for (part, estimate) in parts.iter().zip(&estimates) {
+            let mut picked = vec![0f64; nodes as usize];
+            estimate.picked(part, &fanouts[..hop], &mut picked)?;
+            next.iter_mut()
+                .zip(picked)
+                .for_each(|(next, picked)| *next = either(*next, picked));
         }
-        // Probabilities grow from hop to hop; a difference below zero is rounding.
-        let grown = next.iter().zip(&seen).map(|(next, seen)| (next - seen).max(0.0));
-        first_seen.push(grown.collect());
-        seen = next;
+        let mut rest = &next[..];
+        for estimate in &mut estimates {
+            let (own, others) = rest.split_at(estimate.start().len());
+            estimate.advance(own.to_vec());
+            rest = others;
+        }
     }
-    Ok(seen)
+    Ok(estimates.into_iter().flat_map(PartEstimate::into_seen).collect())
+}
+
+/// The probability that a seed is in a batch: `B / |T|`, and never more than 1.
+pub fn seed_probability(seeds: usize, batch_size: u32) -> f64 {
+    (f64::from(batch_size) / seeds.max(1) as f64).min(1.0)
+}
+
+/// The probability of either of two independent events. With an impossible one it is the other's, to the bit.
+pub fn either(one: f64, other: f64) -> f64 {
+    one + other * (1.0 - one)
 }
 
 fn count_nodes(parts: &[Topology<'_>]) -> Result<u32, VipError> {
@@ -89,49 +118,6 @@ fn count_nodes(parts: &[Topology<'_>]) -> Result<u32, VipError> {
         wanted = wanted.saturating_add(topology.rows());
     }
     Ok(wanted)
-}
-
-/// Lets one row pick, with one fanout per hop: raises the probabilities of its neighbours in `seen`. `first_seen[j]` has
-/// the probabilities that a node is first seen at hop `j`.
-fn expand(
-    part: &Topology<'_>,
-    row: u32,
-    first_seen: &[Vec<f64>],
-    fanouts: &[u32],
-    seen: &mut [f64],
-) -> Result<(), UnknownNeighbor> {
-    let node = part.first + row;
-    let arrivals = || first_seen.iter().map(|first_seen| first_seen[node as usize]);
-    if arrivals().all(|arrival| arrival == 0.0) {
-        return Ok(());
-    }
-    let neighbors = part.row(row);
-    let picked = |positions| {
-        let mut missed = 1.0;
-        let mut picked = 0.0;
-        for (arrival, fanout) in arrivals().zip(fanouts).rev() {
-            missed *= 1.0 - pick_probability(neighbors.len(), *fanout, positions);
-            picked += arrival * (1.0 - missed);
-        }
-        picked
-    };
-    let picked_once = picked(1);
-    for same in neighbors.chunk_by(|one, other| one == other) {
-        let neighbor = same[0];
-        let nodes = seen.len() as u32;
-        let probability = seen
-            .get_mut(neighbor as usize)
-            .ok_or(UnknownNeighbor { node, neighbor, nodes })?;
-        if neighbor != node {
-            let picked = if same.len() == 1 {
-                picked_once
-            } else {
-                picked(same.len())
-            };
-            *probability += picked * (1.0 - *probability);
-        }
-    }
-    Ok(())
 }
 
 /// The probability that at least one of `positions` is among `fanout` positions of a row of `degree`, drawn without

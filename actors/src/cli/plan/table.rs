@@ -20,8 +20,9 @@ use greengnn_model::sampling::EpochSpec;
 use greengnn_model::store::PartsManifest;
 use serde::Serialize;
 
-use super::scores::Parts;
 use super::{PlanArgs, PricingError, open_trace};
+use crate::config::TrainConfig;
+use crate::offline::OfflineParts;
 use crate::presampler::thread_cpu_s;
 use crate::report::units::count as digits;
 
@@ -105,7 +106,7 @@ pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
     let book = Arc::new(manifest.book.clone());
     let runs = read_runs(&args.parts, folder, &manifest)?;
     let contenders = contenders(args.policies.as_deref(), args.window)?;
-    let graph = Parts::open(&args.parts, &book)?;
+    let graph = OfflineParts::open(&args.parts)?;
     let mut scores = Vec::new();
     for contender in &contenders {
         scores.push(score(contender, &graph, &runs, &book)?);
@@ -228,7 +229,7 @@ fn contenders(names: Option<&[String]>, window: u32) -> Result<Vec<Contender>, F
 /// Per rank the scores that a contender ranks rows by.
 fn score(
     contender: &Contender,
-    graph: &Parts,
+    graph: &OfflineParts,
     runs: &[RankRun],
     book: &PartitionBook,
 ) -> Result<Vec<Option<Vec<f64>>>, Failure> {
@@ -239,10 +240,21 @@ fn score(
                 let traces = run.epochs.iter().map(|epoch| &**epoch);
                 Ok(Some(presample_counts(traces, book, run.rank)?))
             }
-            Some(kind) => Ok(Some(graph.scores(kind, run.rank, &run.spec)?)),
+            Some(kind) => Ok(Some(graph.scores(kind, &training_of(&run.spec), run.rank)?.0)),
         }
     };
     runs.iter().map(of).collect()
+}
+
+/// The configuration of a run with traces like these.
+fn training_of(spec: &EpochSpec) -> TrainConfig {
+    TrainConfig {
+        seed: spec.seed,
+        batch_size: spec.batch_size,
+        fanouts: spec.fanouts.clone(),
+        batch_order: spec.order,
+        ..TrainConfig::default()
+    }
 }
 
 /// The line of a contender at its cheapest window.

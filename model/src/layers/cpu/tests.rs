@@ -34,7 +34,7 @@ fn the_first_layer_is_what_burn_computes() {
                 bias: random(5, 1, outputs),
             };
             let input = CpuInput {
-                own: own.storage(),
+                own: Cow::Borrowed(own.storage()),
                 mean: Cow::Borrowed(mean.storage()),
             };
             let output = Flex::first_layer(&input, parameters(), activation);

@@ -25,6 +25,31 @@ fn mean_of_picks(
     sum
 }
 
+/// Rows `[places, width]` by their places in two tables: `resident` has the places below `limit`, `uploaded` those after.
+#[cube(launch)]
+pub fn gather(
+    resident: &Tensor<f32>,
+    uploaded: &Tensor<f32>,
+    limit: &Tensor<u32>,
+    places: &Tensor<u32>,
+    output: &mut Tensor<f32>,
+) {
+    let width = output.shape(1);
+    if ABSOLUTE_POS >= output.shape(0) * width {
+        terminate!();
+    }
+    let row = ABSOLUTE_POS / width;
+    let column = ABSOLUTE_POS % width;
+    let place = usize::cast_from(places[row]);
+    let first = usize::cast_from(limit[0]);
+    let at = row * output.stride(0) + column * output.stride(1);
+    if place < first {
+        output[at] = resident[place * resident.stride(0) + column * resident.stride(1)];
+    } else {
+        output[at] = uploaded[(place - first) * uploaded.stride(0) + column * uploaded.stride(1)];
+    }
+}
+
 /// `[sources, width]` to the means `[destinations, width]`.
 #[cube(launch)]
 pub fn mean(rows: &Tensor<f32>, offsets: &Tensor<u32>, sources: &Tensor<u32>, output: &mut Tensor<f32>) {

@@ -225,6 +225,45 @@ fn aggregating_in_the_loader_gives_the_same_bits() {
     }
 }
 
+#[test]
+fn rows_that_are_on_the_device_give_the_same_bits_as_rows_that_come_with_the_batch() {
+    let config = config(2, 0.5);
+    let batch = random_batch(&config, 5, 40, false);
+    let BatchInput::Rows(rows) = &batch.input else {
+        panic!("a batch without raw rows");
+    };
+    // Every third row is resident, in falling order.
+    let rows: Vec<&[f32]> = rows.chunks_exact(config.features).collect();
+    let is_resident = |index: &usize| index.is_multiple_of(3);
+    let resident: Vec<usize> = (0..rows.len()).rev().filter(is_resident).collect();
+    let others: Vec<usize> = (0..rows.len()).filter(|index| !is_resident(index)).collect();
+    let place = |index: usize| resident.iter().chain(&others).position(|other| *other == index);
+    let values = |indices: &[usize]| {
+        indices
+            .iter()
+            .flat_map(|index| rows[*index])
+            .copied()
+            .collect::<Vec<f32>>()
+    };
+    let split = AssembledBatch {
+        input: BatchInput::Resident {
+            uploaded: values(&others),
+            places: (0..rows.len()).map(|index| place(index).unwrap() as u32).collect(),
+        },
+        ..batch.clone()
+    };
+    assert_eq!(split.input.upload_bytes(), 4 * (others.len() * config.features) as u64);
+    let mut model = build_cpu(&config, 9).unwrap();
+    let without = model.gradients(&split, 40).unwrap_err();
+    assert!(matches!(without, LayerError::Batch { .. }), "{without}");
+    let expected = model.gradients(&batch, 40).unwrap();
+    model.set_resident(values(&resident)).unwrap();
+    assert_eq!(bits(&model.gradients(&split, 40).unwrap()), bits(&expected));
+    assert_eq!(model.evaluate(&split).unwrap(), model.evaluate(&batch).unwrap());
+    let error = model.set_resident(vec![0.0; config.features + 1]).unwrap_err();
+    assert!(matches!(error, LayerError::Shape { .. }), "{error}");
+}
+
 fn bits(outcome: &StepOutcome) -> Vec<u32> {
     let values = std::iter::once(&outcome.loss_sum).chain(&outcome.gradients);
     values.map(|value| value.to_bits()).collect()

@@ -9,7 +9,7 @@ use self::spare::{Lead, idle_rows, leads};
 use super::Bulk;
 use crate::batch::RemoteRows;
 use crate::book::{NodeId, PartId};
-use crate::plan::{BatchPlan, CacheState, Keep, LaterRows, Level, Place, Request, RowType, WindowPlan};
+use crate::plan::{BatchPlan, CacheState, Keep, LaterRows, Place, Request, RowType, WindowPlan};
 use crate::policy::delivery::{ReuseCounts, Schedule, Search};
 use crate::policy::slots::{Slots, global_id, sort_requests};
 use crate::policy::{PlanError, PlanInput, Planner, read_step};
@@ -153,7 +153,6 @@ impl TimedPlanner {
             owner: part,
             rows: Vec::new(),
             places: Vec::new(),
-            level: Level::default(),
             dtype: RowType::default(),
             issue_after_step: gap.checked_sub(1),
             needed_by_step: from_step + time as u32,

@@ -81,6 +81,10 @@ enum Fault {
     SaysItStartsCold,
     ForgetsItsState,
     StopsEarly,
+    CrowdsTheDevice,
+    LeavesDeviceSlotsEmpty,
+    PutsAStrangeRowOnTheDevice,
+    FreesASlotOfTheDevice,
 }
 
 struct FaultyPlanner {
@@ -114,7 +118,18 @@ impl Policy for Faulty {
             Fault::OtherFillEachTime => self.plans.fetch_add(1, Ordering::Relaxed),
             _ => 0,
         };
-        self.policy.fill(book, rank, budget_rows - less)
+        let mut fill = self.policy.fill(book, rank, budget_rows - less);
+        match self.fault {
+            Fault::CrowdsTheDevice => fill.device.slots = 11,
+            Fault::LeavesDeviceSlotsEmpty | Fault::FreesASlotOfTheDevice => fill.device.slots = 1,
+            Fault::PutsAStrangeRowOnTheDevice => fill.device.own = vec![book.part_nodes(rank)],
+            _ => {}
+        }
+        fill
+    }
+
+    fn has_levels(&self) -> bool {
+        true
     }
 
     fn plan(&self, mut input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
@@ -134,10 +149,16 @@ impl Policy for Faulty {
 impl Planner for FaultyPlanner {
     fn next_window(&mut self) -> Result<Option<WindowPlan>, PlanError> {
         self.windows += 1;
-        match self.fault {
-            Fault::StopsEarly if self.windows > 1 => Ok(None),
-            _ => self.planner.next_window(),
+        let mut window = match self.fault {
+            Fault::StopsEarly if self.windows > 1 => None,
+            _ => self.planner.next_window()?,
+        };
+        if self.fault == Fault::FreesASlotOfTheDevice
+            && let Some(batch) = window.iter_mut().flat_map(|window| &mut window.batches).next()
+        {
+            batch.releases.push(0);
         }
+        Ok(window)
     }
 
     fn into_state(self: Box<Self>) -> CacheState {
@@ -163,6 +184,10 @@ fn a_faulty_policy_is_found_and_its_rule_named() {
         (full(), Fault::SaysItStartsCold, 11),
         (bulk(), Fault::ForgetsItsState, 11),
         (bulk(), Fault::StopsEarly, 1),
+        (full(), Fault::CrowdsTheDevice, 14),
+        (bulk(), Fault::LeavesDeviceSlotsEmpty, 14),
+        (full(), Fault::PutsAStrangeRowOnTheDevice, 14),
+        (full(), Fault::FreesASlotOfTheDevice, 14),
     ];
     for (policy, fault, expected) in faults {
         let faulty = Faulty {
@@ -170,7 +195,7 @@ fn a_faulty_policy_is_found_and_its_rule_named() {
             fault,
             plans: AtomicU32::new(0),
         };
-        let rule = match check(&faulty, &skewed(100)) {
+        let rule = match check_levels(&faulty, &skewed(100), None, Some(10)) {
             Err(ConformanceError::Rule { violation, .. }) => violation.rule,
             Err(ConformanceError::Execute {
                 error: ExecuteError::Violation(violation),

@@ -130,7 +130,8 @@ fn a_policy_is_found_by_its_name_only() {
     let unknown = policy_by_name("Bulk").err().unwrap();
     assert_eq!(
         unknown.to_string(),
-        "there is no policy \"Bulk\"; choose one of on-demand, degree, presample, lru, lfu, fifo, epoch, window, bulk, full"
+        "there is no policy \"Bulk\"; choose one of on-demand, degree, presample, vip, two-level, lru, lfu, fifo, \
+         epoch, window, bulk, full"
     );
 }
 

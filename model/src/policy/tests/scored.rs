@@ -1,10 +1,12 @@
 //! Static policies by score, and the bound that holds for every policy.
 
 use super::*;
+use crate::plan::{HeldRow, Level};
 use crate::policy::bound::RunUses;
-use crate::policy::conformance::check_scored;
+use crate::policy::conformance::{check_levels, check_scored};
 use crate::policy::scored::StaticByScore;
-use crate::policy::scores::{degree_scores, out_degrees, presample_counts};
+use crate::policy::scores::{corrected, count_batch, degree_scores, out_degrees, presample_counts};
+use crate::policy::two_level::TwoLevel;
 use crate::sampling::Topology;
 
 const KINDS: [ScoreKind; 3] = [ScoreKind::Degree, ScoreKind::Presample { epochs: 2 }, ScoreKind::Vip];
@@ -49,6 +51,54 @@ proptest! {
     }
 
     #[test]
+    fn levels_change_where_the_best_rows_are_and_no_row_that_moves(
+        (drawn, scores) in with_scores(),
+        device_rows in 0..14u32,
+    ) {
+        for kind in KINDS {
+            let policy = StaticByScore { kind };
+            let both = check_levels(&policy, &drawn.case, Some(&scores), Some(device_rows)).unwrap();
+            prop_assert_eq!(&both, &run_scored(&policy, &drawn, &scores));
+            let budget_rows = policy.budget_rows(&drawn.case.book, drawn.case.rank, drawn.case.asked_rows);
+            let fill = policy.fill_scored(FillInput {
+                book: &drawn.case.book,
+                rank: drawn.case.rank,
+                budget_rows,
+                device_rows: policy.device_rows(budget_rows, Some(device_rows)),
+                scores: Some(&scores),
+            }).unwrap();
+            prop_assert_eq!(fill.device.slots, device_rows.min(budget_rows));
+            // The device has the first of the ranking: no row on the host is better than one of it.
+            let node = |held: &HeldRow| drawn.case.book.range(held.owner).start + held.row;
+            let rank_of = |held: &HeldRow| (-scores[node(held) as usize], node(held));
+            let (device, host): (Vec<HeldRow>, Vec<HeldRow>) =
+                fill.state.held.iter().partition(|held| fill.device.level(held.slot) == Level::Device);
+            let better = device.iter().all(|one| host.iter().all(|other| rank_of(one) < rank_of(other)));
+            prop_assert!(better, "{:?} {:?}", device, host);
+        }
+    }
+
+    #[test]
+    fn two_levels_hold_the_best_remote_rows_within_the_budget(
+        (drawn, scores) in with_scores(),
+        device_rows in prop::option::of(0..14u32),
+        network_cost in 0..4u8,
+    ) {
+        let policy = TwoLevel { network_cost: f64::from(network_cost), ..TwoLevel::default() };
+        let scores: Vec<f64> = scores.iter().map(|score| score.max(0.0)).collect();
+        let tally = check_levels(&policy, &drawn.case, Some(&scores), device_rows).unwrap();
+        // Whatever the device takes for own rows, what is held is a prefix of the ranking.
+        let held = tally.setup.feature_rows as u32;
+        let case = Case { asked_rows: held, ..drawn.case.clone() };
+        let plain = check_scored(&StaticByScore { kind: ScoreKind::Vip }, &case, Some(&scores)).unwrap();
+        prop_assert_eq!(plain.epochs, tally.epochs);
+        prop_assert!(held <= tally.budget_rows);
+        if device_rows == Some(0) {
+            prop_assert_eq!(held, tally.budget_rows);
+        }
+    }
+
+    #[test]
     fn no_policy_moves_fewer_rows_than_the_bound((drawn, scores) in with_scores(), share in 0..=100u32, lead in any::<bool>()) {
         let case = &drawn.case;
         let uses = RunUses::new(case.epochs.iter().map(|trace| &**trace), case.from_step, &case.book, case.rank).unwrap();
@@ -75,6 +125,19 @@ proptest! {
 }
 
 #[test]
+fn counts_of_own_rows_and_an_estimate_make_a_corrected_score() {
+    let mut counts = vec![0.0; 4];
+    count_batch(&[3, 0], &mut counts);
+    count_batch(&[3, 9], &mut counts);
+    assert_eq!(counts, [1.0, 0.0, 0.0, 2.0]);
+    // Of 10 batches an epoch, with counts of 2 epochs.
+    let estimate = [0.5, 0.25, 0.0, 1.0];
+    assert_eq!(corrected(&estimate, 10, &counts, 2, 1.0), [5.0, 2.5, 0.0, 10.0]);
+    assert_eq!(corrected(&estimate, 10, &counts, 2, 0.0), [0.5, 0.0, 0.0, 1.0]);
+    assert_eq!(corrected(&estimate, 10, &counts, 2, 0.5), [2.75, 1.25, 0.0, 5.5]);
+}
+
+#[test]
 fn scores_that_are_missing_are_refused() {
     let drawn = Drawn::new(PartitionBook::new(vec![0, 1, 3]).unwrap(), 0, 1, 1, Vec::new());
     let policy = StaticByScore { kind: ScoreKind::Vip };
@@ -83,6 +146,7 @@ fn scores_that_are_missing_are_refused() {
             book: &drawn.case.book,
             rank: 0,
             budget_rows: 1,
+            device_rows: 0,
             scores,
         })
     };
