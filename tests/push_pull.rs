@@ -202,7 +202,7 @@ fn more_ranks_than_columns_and_ranks_without_seeds_take_part() {
     // Part 1 is empty, part 2 has no seeds, part 3 has one batch where part 0 has many.
     let part_of = |node: u32| match train.binary_search(&node) {
         Ok(index) if index < 5 => 3,
-        Err(_) if node % 2 == 0 => 2,
+        Err(_) if node.is_multiple_of(2) => 2,
         _ => 4 * (node % 3 % 2) as u16,
     };
     let assignment: Vec<u16> = (0..400).map(part_of).collect();

@@ -260,6 +260,10 @@ impl TrainConfig {
                 self.policy.clone(),
             );
         }
+        if self.delivery != Delivery::Windowed {
+            let wanted = "windowed with push-pull, which moves no rows";
+            return refuse("delivery", wanted, self.delivery.name().to_owned());
+        }
         if self.row_type != RowType::F32 {
             return refuse(
                 "row-type",
@@ -476,6 +480,7 @@ impl TrainFlags {
             ("policy", self.policy.clone()),
             ("budget", self.budget.clone()),
             ("window", self.window.map(|window| window.to_string())),
+            ("delivery", self.delivery.map(|delivery| delivery.name().to_owned())),
         ];
         for (name, value) in given {
             if let Some(found) = value {
@@ -538,6 +543,9 @@ mod tests {
         let mut flags = push_pull();
         flags.budget = Some("5%".into());
         assert!(refused(flags).contains("budget must be left out"));
+        let mut flags = push_pull();
+        flags.delivery = Some(Delivery::Stream);
+        assert!(refused(flags).contains("delivery must be left out"));
         let mut flags = push_pull();
         flags.device = Some("cuda:0".into());
         assert!(refused(flags).contains("device must be cpu"));

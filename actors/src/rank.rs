@@ -258,11 +258,11 @@ fn start_workers(
     };
     let loader = match push_loader {
         Some(loader) => Loader::Columns(loader),
-        None => Loader::Rows(RowLoader {
+        None => Loader::Rows(Box::new(RowLoader {
             filling,
             planner,
             prefetcher,
-        }),
+        })),
     };
     let told = myself.clone();
     let prefetching = tokio::spawn(async move {
@@ -330,7 +330,7 @@ fn start_workers(
 /// What makes batches out of traces.
 enum Loader {
     /// From rows that are pulled under a policy.
-    Rows(RowLoader),
+    Rows(Box<RowLoader>),
     /// From the rank's columns of all rows, in push-pull.
     Columns(PushLoader),
 }
