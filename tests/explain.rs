@@ -40,7 +40,7 @@ fn what_is_explained_is_what_a_run_then_moves() {
         ]
         .concat();
         let run = train(parts, &flags).summary;
-        for count in ["feature_requests", "feature_rows", "feature_bytes"] {
+        for count in ["feature_requests", "deliveries", "feature_rows", "feature_bytes"] {
             assert_eq!(prices["setup"][count], run["setup"][count], "{policy}: {count}");
             assert_eq!(
                 prices["evaluation"][count], run["evaluation"][count],

@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use greengnn_model::policy::{Budget, policy_by_name};
+use greengnn_model::policy::Budget;
+use greengnn_model::policy::streamed::policy_for;
 use greengnn_model::store::PartsManifest;
 use serde::Serialize;
 use serde_json::Value;
@@ -163,7 +164,7 @@ fn design(
     manifest: &PartsManifest,
 ) -> Result<Design, Box<dyn std::error::Error + Send + Sync>> {
     let contender = |name: &String| {
-        policy_by_name(name.trim()).map(|policy| Contender {
+        policy_for(name.trim(), config.delivery).map(|policy| Contender {
             policy: policy.name().to_owned(),
             takes_budget: takes_budget(&*policy, &manifest.book),
             takes_window: policy.uses_window(),

@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use greengnn_model::book::PartitionBook;
+use greengnn_model::plan::Delivery;
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::conformance::Case;
 use greengnn_model::policy::moves::{Moves, RunMoves, moves};
-use greengnn_model::policy::{Budget, POLICY_NAMES, Policy, policy_by_name};
+use greengnn_model::policy::streamed::policy_for;
+use greengnn_model::policy::{Budget, POLICY_NAMES, Policy};
 use serde::Serialize;
 
 use super::CliResult;
@@ -144,6 +146,7 @@ struct Bytes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 struct Counts {
     feature_requests: u64,
+    deliveries: u64,
     feature_rows: u64,
     feature_bytes: u64,
     /// Questions for sampled neighbours that this policy alone asks: presampling for its scores.
@@ -153,6 +156,7 @@ struct Counts {
 impl Counts {
     fn add(&mut self, moves: Moves, row_bytes: u64) {
         self.feature_requests += moves.requests;
+        self.deliveries += moves.deliveries;
         self.feature_rows += moves.rows;
         self.feature_bytes += moves.rows * row_bytes;
     }
@@ -197,7 +201,7 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
     };
     let policies = names
         .iter()
-        .map(|name| policy_by_name(name.trim()))
+        .map(|name| policy_for(name.trim(), args.delivery))
         .collect::<Result<Vec<_>, _>>()?;
     let parts = OfflineParts::open(&args.parts)?;
     let traces = tempfile::tempdir()?;
@@ -249,7 +253,7 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
             with_next: true,
         };
         for ((policy, prices), bound) in policies.iter().zip(&mut explanation.policies).zip(&mut bounds) {
-            let (moved, presampled) = planned(&**policy, &case, &parts, &config)?;
+            let (moved, presampled) = planned(&**policy, &case, &parts, &config, args.delivery)?;
             *bound += uses.fewest_rows(moved.budget_rows);
             prices.setup.sample_requests += presampled.requests;
             prices.add(&moved, &run, &config, bytes);
@@ -268,6 +272,7 @@ fn planned(
     case: &Case,
     parts: &OfflineParts,
     config: &TrainConfig,
+    delivery: Delivery,
 ) -> Result<(RunMoves, Sampling), Box<dyn std::error::Error + Send + Sync>> {
     let scored = policy
         .score_kind()
@@ -276,7 +281,7 @@ fn planned(
     let (scores, sampling) = scored.map_or((None, Sampling::default()), |(scores, sampling)| {
         (Some(scores), sampling)
     });
-    Ok((moves(policy, case, scores.as_deref())?, sampling))
+    Ok((moves(policy, case, scores.as_deref(), delivery)?, sampling))
 }
 
 fn point(book: &PartitionBook, percent: u32, row_bytes: usize) -> CurvePoint {

@@ -3,24 +3,29 @@
 //! Requests and rows that are planned are those that a run then counts, so a run's traffic is known as soon as its traces
 //! are. Nothing is checked here; [`conformance`](super::conformance) does that, at several times the price.
 
+use std::collections::BTreeSet;
 use std::ops::AddAssign;
 use std::sync::Arc;
 
 use super::conformance::{Case, ConformanceError};
 use super::{FillInput, PlanInput, Policy};
+use crate::book::PartId;
 use crate::counters::Phase;
-use crate::plan::Request;
+use crate::plan::{Delivery, Request};
 
 /// Traffic of feature rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moves {
     pub requests: u64,
+    /// Arrivals of rows; as many as requests unless a request is answered by a stream.
+    pub deliveries: u64,
     pub rows: u64,
 }
 
 impl Moves {
-    fn add(&mut self, request: &Request) {
-        self.requests += 1;
+    /// Adds an arrival of rows, whose request is counted apart.
+    fn add_delivery(&mut self, request: &Request) {
+        self.deliveries += 1;
         self.rows += request.rows.len() as u64;
     }
 }
@@ -28,11 +33,12 @@ impl Moves {
 impl AddAssign for Moves {
     fn add_assign(&mut self, other: Self) {
         self.requests += other.requests;
+        self.deliveries += other.deliveries;
         self.rows += other.rows;
     }
 }
 
-/// What one epoch moves. A request counts for the phase of the step that needs it.
+/// What one epoch moves. A request counts for the phase of the step that needs it, that of a stream for training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpochMoves {
     pub training: Moves,
@@ -63,11 +69,17 @@ impl RunMoves {
     }
 }
 
-/// Plans a run and counts what it moves; `scores` are one per node of the graph, for a policy that ranks rows by them.
+/// Plans a run and counts what it moves, asked and answered as `delivery` says; `scores` are one per node of the graph, for a
+/// policy that ranks rows by them.
 ///
 /// # Errors
 /// The first plan or fill that fails.
-pub fn moves(policy: &dyn Policy, case: &Case, scores: Option<&[f64]>) -> Result<RunMoves, ConformanceError> {
+pub fn moves(
+    policy: &dyn Policy,
+    case: &Case,
+    scores: Option<&[f64]>,
+    delivery: Delivery,
+) -> Result<RunMoves, ConformanceError> {
     let budget_rows = policy.budget_rows(&case.book, case.rank, case.asked_rows);
     let fill = policy.fill_scored(FillInput {
         book: &case.book,
@@ -80,7 +92,10 @@ pub fn moves(policy: &dyn Policy, case: &Case, scores: Option<&[f64]>) -> Result
         budget_rows,
         ..RunMoves::default()
     };
-    fill.requests.iter().for_each(|request| run.setup.add(request));
+    for request in &fill.requests {
+        run.setup.requests += 1;
+        run.setup.add_delivery(request);
+    }
     let mut state = fill.state;
     for (epoch, trace) in case.epochs.iter().enumerate() {
         let failed = |error| ConformanceError::Plan { epoch, error };
@@ -97,11 +112,19 @@ pub fn moves(policy: &dyn Policy, case: &Case, scores: Option<&[f64]>) -> Result
         };
         let mut planner = policy.plan(input).map_err(failed)?;
         let mut moved = EpochMoves::default();
+        // The owners that have been sent the schedule of a stream.
+        let mut streams: BTreeSet<PartId> = BTreeSet::new();
         while let Some(window) = planner.next_window().map_err(failed)? {
             for request in &window.requests {
-                match Phase::from(trace.purpose(request.needed_by_step)) {
-                    Phase::Evaluation => moved.evaluation.add(request),
-                    Phase::Training | Phase::Setup => moved.training.add(request),
+                let EpochMoves { training, evaluation } = &mut moved;
+                let phase = match Phase::from(trace.purpose(request.needed_by_step)) {
+                    Phase::Evaluation => &mut *evaluation,
+                    Phase::Training | Phase::Setup => &mut *training,
+                };
+                phase.add_delivery(request);
+                match delivery {
+                    Delivery::Windowed => phase.requests += 1,
+                    Delivery::Stream => training.requests += u64::from(streams.insert(request.owner)),
                 }
             }
             let direct = window.batches.iter().map(|batch| batch.direct_rows).max();
@@ -119,6 +142,8 @@ mod tests {
 
     use super::*;
     use crate::book::PartitionBook;
+    use crate::policy::conformance::check_delivered;
+    use crate::policy::streamed::policy_for;
     use crate::policy::tests::drawn;
     use crate::policy::{POLICY_NAMES, policy_by_name};
 
@@ -126,35 +151,37 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(60))]
 
         #[test]
-        fn what_is_counted_is_what_the_executor_moves(drawn in drawn(9, 7, 3)) {
+        fn what_is_counted_is_what_the_executor_moves(drawn in drawn(9, 7, 3), streamed in any::<bool>()) {
+            let delivery = if streamed { Delivery::Stream } else { Delivery::Windowed };
             let scores = vec![1.0; drawn.case.book.nodes() as usize];
             for name in POLICY_NAMES {
-                let policy = policy_by_name(name).unwrap();
-                let counted = moves(&*policy, &drawn.case, Some(&scores)).unwrap();
-                let executed = drawn.run(&*policy);
+                let policy = policy_for(name, delivery).unwrap();
+                let counted = moves(&*policy, &drawn.case, Some(&scores), delivery).unwrap();
+                let executed = check_delivered(&*policy, &drawn.case, Some(&scores), delivery).unwrap();
                 prop_assert_eq!(counted.budget_rows, executed.budget_rows);
-                prop_assert_eq!(counted.whole().rows, executed.feature_rows(), "{}", name);
-                prop_assert_eq!(counted.whole().requests, executed.feature_requests(), "{}", name);
+                let whole = counted.whole();
+                prop_assert_eq!(whole.rows, executed.feature_rows(), "{}", name);
+                prop_assert_eq!(whole.requests, executed.feature_requests(), "{}", name);
+                prop_assert_eq!(whole.deliveries, executed.deliveries(), "{}", name);
                 for (counted, executed) in counted.epochs.iter().zip(&executed.epochs) {
                     prop_assert_eq!(counted.training.rows, executed.training.feature_rows);
+                    prop_assert_eq!(counted.training.requests, executed.training.feature_requests);
                     prop_assert_eq!(counted.evaluation.requests, executed.evaluation.feature_requests);
                 }
             }
         }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(60))]
 
         #[test]
         fn a_policy_that_uses_no_window_moves_the_same_at_any(drawn in drawn(9, 7, 2), window in 1..9u32) {
             let scores = vec![1.0; drawn.case.book.nodes() as usize];
             let case = Case { window, ..drawn.case.clone() };
-            for name in POLICY_NAMES {
-                let policy = policy_by_name(name).unwrap();
-                if !policy.uses_window() {
-                    let count = |case| moves(&*policy, case, Some(&scores)).unwrap();
-                    prop_assert_eq!(count(&case), count(&drawn.case), "{}", name);
+            for delivery in [Delivery::Windowed, Delivery::Stream] {
+                for name in POLICY_NAMES {
+                    let policy = policy_for(name, delivery).unwrap();
+                    if !policy.uses_window() {
+                        let count = |case| moves(&*policy, case, Some(&scores), delivery).unwrap();
+                        prop_assert_eq!(count(&case), count(&drawn.case), "{} {:?}", name, delivery);
+                    }
                 }
             }
         }
@@ -172,11 +199,14 @@ mod tests {
             with_next: true,
         };
         let policy = policy_by_name("degree").unwrap();
-        let error = moves(&*policy, &case, None).unwrap_err();
+        let error = moves(&*policy, &case, None, Delivery::Windowed).unwrap_err();
         assert!(matches!(error, ConformanceError::Fill(_)), "{error}");
-        assert_eq!(
-            moves(&*policy, &case, Some(&[0.0, 1.0, 2.0])).unwrap().setup,
-            Moves { requests: 1, rows: 1 }
-        );
+        let filled = moves(&*policy, &case, Some(&[0.0, 1.0, 2.0]), Delivery::Windowed).unwrap();
+        let one = Moves {
+            requests: 1,
+            deliveries: 1,
+            rows: 1,
+        };
+        assert_eq!(filled.setup, one);
     }
 }

@@ -66,6 +66,7 @@ fn policies(explained: &Explanation) -> String {
         "policy",
         "phase",
         "requests",
+        "deliveries",
         "rows",
         "row bytes",
         "over MIN",
@@ -87,6 +88,7 @@ fn policies(explained: &Explanation) -> String {
                 prices.policy.clone(),
                 name.to_owned(),
                 units::count(counts.feature_requests),
+                units::count(counts.deliveries),
                 units::count(counts.feature_rows),
                 units::bytes(counts.feature_bytes),
                 of_whole(
