@@ -37,9 +37,10 @@
 //!
 //! # Order
 //!
-//! A delivery may serve steps of the next epoch; its rows have come when this one ends. The rows of a searched request are in the order of their first use, and a step waits for those alone that it needs
-//! ([`Request::later`]): the first batch trains while the rest of its window is still on the way, also at
-//! the start of a run, where short windows would do the same for more requests.
+//! The rows of a searched request are in the order of their first use, and a step waits for those alone that it needs
+//! ([`Request::later`]): the first batch trains while the rest of its window is still on the way, also at the start of a
+//! run, where short windows would do the same for more requests. A delivery may serve steps of the next epoch; its rows
+//! have come when this one ends.
 
 mod horizon;
 mod lead;
@@ -58,16 +59,16 @@ use super::{PlanError, PlanInput, Planner, Policy, global_ids};
 use crate::book::{NodeId, PartitionBook};
 use crate::plan::{BatchPlan, CacheState, Keep, Place, Request, WindowPlan};
 
-/// Counts of uses up to which delivery times are searched for: 16 MiB of them. A horizon of more steps has windows.
+/// Owners times the square of the horizon's steps up to which delivery times are searched for: 8 MiB of counts. Beyond it
+/// all owners have the same windows.
 const LARGEST_SEARCH: u64 = 1 << 22;
 
 /// Our policy: bulk requests, retention by next use, a cache that lives across epochs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bulk {
-    /// The share of the budget, in percent and at most 100, that the rows of one window may fill where there is no search. The
-    /// rest is sure to be
-    /// there for rows of later windows: a larger share asks less often and moves more rows. The default, three quarters,
-    /// saves most of the requests for a few percent more rows.
+    /// The share of the budget, in percent and at most 100, that the rows of one window may fill where there is no
+    /// search. The rest is sure to be there for rows of later windows: a larger share asks less often and moves more rows.
+    /// The default, three quarters, saves most of the requests for a few percent more rows.
     pub window_share_percent: u32,
     /// Whether requests leave early where there is room.
     pub lead: bool,

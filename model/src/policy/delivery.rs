@@ -6,8 +6,8 @@
 //! batch of `s`, straight into its assembly buffer, and rows for later batches, into slots. A use at step `b` is *due* at
 //! the last delivery time of its owner that is at most `b`; it is served by that delivery, or by a row that is held. A
 //! window of [`bulk`](super::bulk) is the steps from one delivery time to the next, and on demand means that every step
-//! is one. Times are optional but where a window may not go on: at the first step, where the purpose
-//! changes, and at the greatest number of steps. A delivery may serve steps of the next epoch.
+//! is one. Times are optional but where a window may not go on: at the first step, where the purpose changes, and at the
+//! greatest number of steps. A delivery may serve steps of the next epoch.
 //!
 //! # Charge
 //!
