@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use greengnn_model::assemble::{InputBuffers, assemble_input};
 use greengnn_model::batch::{Block, MiniBatch};
-use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::book::Rank;
 use greengnn_model::layers::AssembledBatch;
 use greengnn_model::plan::{BatchPlan, Place};
+use greengnn_model::rows::RowBook;
 use greengnn_model::store::PartStore;
 
 use crate::arena::RowArena;
@@ -17,7 +18,7 @@ use crate::presampler::EpochTrace;
 /// Everything that the assembly of one batch needs, on a thread of its own.
 pub(crate) struct Assembly {
     pub rank: Rank,
-    pub book: Arc<PartitionBook>,
+    pub rows: Arc<RowBook>,
     pub part: Arc<PartStore>,
     pub arena: Arc<RowArena>,
     pub direct: Arc<RowArena>,
@@ -46,7 +47,7 @@ impl Assembly {
         let input = assemble_input(&rows, outermost, self.width, self.preaggregate, &mut buffers)
             .map_err(|source| PrefetchError::Assemble { rank, step, source })?;
         drop(buffers);
-        let first = self.book.range(rank).start;
+        let first = self.part.topology().first;
         let labels = self.part.labels();
         let labels = batch
             .seeds()
@@ -81,7 +82,7 @@ impl Assembly {
             )));
         }
         // Where each owner's rows start among the places.
-        let mut starts = vec![(0, &[][..]); usize::from(self.book.parts())];
+        let mut starts = vec![(0, &[][..]); usize::from(self.rows.book().parts())];
         let mut start = 0;
         for owned in &batch.remote.owners {
             starts[usize::from(owned.owner)] = (start, &owned.rows[..]);
@@ -89,7 +90,7 @@ impl Assembly {
         }
         let mut rows = Vec::with_capacity(batch.nodes.len());
         for node in &batch.nodes {
-            let home = self.book.row_home(*node);
+            let home = self.rows.home(*node);
             if home.owner == self.rank {
                 rows.push(self.part.feature_row(home.row));
                 continue;

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::book::Rank;
 use greengnn_model::counters::{Period, Phase};
 use greengnn_model::policy::scores::{UnknownNeighbor, degree_scores, out_degrees, presample_counts};
 use greengnn_model::policy::{Fill, FillError, FillInput, PlanError, Policy, RemoteTrace, ScoreKind};
+use greengnn_model::rows::RowBook;
 use greengnn_model::store::PartStore;
 
 use crate::causes::in_one_line;
@@ -39,7 +40,7 @@ pub enum FillingError {
 pub struct Filling {
     pub rank: Rank,
     pub policy: Arc<dyn Policy>,
-    pub book: Arc<PartitionBook>,
+    pub rows: Arc<RowBook>,
     pub part: Arc<PartStore>,
     pub budget_rows: u32,
     pub presampler: Presampler,
@@ -51,7 +52,7 @@ impl Filling {
     pub async fn plan(self) -> Result<Fill, FillingError> {
         let scores = match self.policy.score_kind() {
             None => None,
-            Some(ScoreKind::Degree) => Some(self.degrees().await?),
+            Some(ScoreKind::Degree) => Some(self.rows.by_row(self.degrees().await?)),
             Some(ScoreKind::Presample { epochs }) => Some(self.presampled(epochs).await?),
             Some(ScoreKind::Vip) => {
                 return Err(FillingError::NoScores {
@@ -60,7 +61,7 @@ impl Filling {
             }
         };
         let input = FillInput {
-            book: &self.book,
+            book: self.rows.book(),
             rank: self.rank,
             budget_rows: self.budget_rows,
             scores: scores.as_deref(),
@@ -70,7 +71,7 @@ impl Filling {
 
     /// Out-degrees of all nodes: each rank counts over the in-edges of its own nodes, and the counts add up.
     async fn degrees(&self) -> Result<Vec<f64>, FillingError> {
-        let (part, nodes) = (Arc::clone(&self.part), self.book.nodes());
+        let (part, nodes) = (Arc::clone(&self.part), self.rows.book().nodes());
         let own = tokio::task::spawn_blocking(move || out_degrees([part.topology()], nodes)).await??;
         let bytes = bytemuck::cast_slice(&own).to_vec();
         let moment = Moment {
@@ -94,7 +95,7 @@ impl Filling {
 
     /// In how many batches of presampled epochs each row is needed.
     async fn presampled(&self, epochs: u32) -> Result<Vec<f64>, FillingError> {
-        let (presampler, book, rank) = (self.presampler.clone(), Arc::clone(&self.book), self.rank);
+        let (presampler, book, rank) = (self.presampler.clone(), Arc::clone(self.rows.book()), self.rank);
         let counted = tokio::task::spawn_blocking(move || {
             let traces = (0..epochs)
                 .map(|epoch| presampler.count_only(epoch))

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use greengnn_model::assemble::{AssembleError, InputBuffers};
-use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::book::Rank;
 use greengnn_model::counters::{Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
 use greengnn_model::plan::{BatchPlan, Place, Request};
 use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
+use greengnn_model::rows::RowBook;
 use greengnn_model::store::PartStore;
 use greengnn_model::trace::TraceError;
 use tokio::sync::{Semaphore, mpsc};
@@ -89,7 +90,7 @@ pub enum PrefetchError {
 /// Executes the plans of one rank.
 pub struct Prefetcher {
     pub rank: Rank,
-    pub book: Arc<PartitionBook>,
+    pub rows: Arc<RowBook>,
     pub part: Arc<PartStore>,
     pub transport: Arc<dyn Transport>,
     /// Slots of exactly the budget.
@@ -241,7 +242,7 @@ impl Prefetcher {
         let assembling = Instant::now();
         let assembly = Assembly {
             rank: self.rank,
-            book: Arc::clone(&self.book),
+            rows: Arc::clone(&self.rows),
             part: Arc::clone(&self.part),
             arena: Arc::clone(&self.arena),
             direct: Arc::clone(&direct),

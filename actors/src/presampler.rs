@@ -10,6 +10,7 @@ use greengnn_model::book::{PartId, PartitionBook, Rank};
 use greengnn_model::counters::{Period, Phase};
 use greengnn_model::policy::{MemoryTrace, RemoteTrace, TraceReadError};
 use greengnn_model::rng::{BatchKey, Purpose};
+use greengnn_model::rows::RowBook;
 use greengnn_model::sampling::{
     EpochSpec, NeighborQuery, NeighborReply, NeighborSource, PresampleError, SeedRows, StepCounts, presample,
 };
@@ -129,7 +130,10 @@ impl Drop for TraceFile {
 pub struct Presampler {
     pub rank: Rank,
     pub config: Arc<TrainConfig>,
+    /// Who owns which nodes.
     pub book: Arc<PartitionBook>,
+    /// Who owns which feature rows.
+    pub rows: Arc<RowBook>,
     /// Steps of each purpose, the maximum over ranks.
     pub steps: StepCounts,
     pub part: Arc<PartStore>,
@@ -204,10 +208,11 @@ impl Presampler {
             phase: Phase::Setup,
         });
         let mut needed = Vec::new();
-        let sampled = presample(&spec, seeds, &self.book, self.part.topology(), &mut owners, |batch| {
+        let sampled = presample(&spec, seeds, &self.book, self.part.topology(), &mut owners, |mut batch| {
             if self.cancelled.load(Ordering::Relaxed) {
                 return Err(SinkError::Cancelled);
             }
+            self.rows.locate(self.rank, &mut batch);
             needed.push((batch.purpose, batch.remote));
             Ok(())
         });
@@ -328,6 +333,7 @@ impl Presampler {
         let header = TraceHeader {
             spec: spec.clone(),
             book: (*self.book).clone(),
+            rows: self.rows.row_of_node().map(|_| PartitionBook::clone(self.rows.book())),
             graph_hash: self.graph_hash,
         };
         let mut writer = TraceWriter::create(path, header).map_err(trace_error)?;
@@ -342,10 +348,11 @@ impl Presampler {
             test: if spec.steps.test == 0 { &[] } else { seeds.test },
         };
         let mut owners = self.owners(period);
-        presample(spec, seeds, &self.book, self.part.topology(), &mut owners, |batch| {
+        presample(spec, seeds, &self.book, self.part.topology(), &mut owners, |mut batch| {
             if self.cancelled.load(Ordering::Relaxed) {
                 return Err(SinkError::Cancelled);
             }
+            self.rows.locate(rank, &mut batch);
             visit(&batch);
             Ok(writer.append(&batch)?)
         })

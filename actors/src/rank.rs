@@ -15,6 +15,7 @@ use greengnn_model::counters::{Phase, Traffic};
 use greengnn_model::layers::{NamedParameter, Trainable};
 use greengnn_model::plan::CacheState;
 use greengnn_model::policy::Policy;
+use greengnn_model::rows::RowBook;
 use greengnn_model::sampling::StepCounts;
 use greengnn_model::store::PartStore;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -41,7 +42,10 @@ use crate::wiring::PATIENCE;
 pub struct RankStart {
     pub rank: Rank,
     pub config: Arc<TrainConfig>,
+    /// Who owns which nodes.
     pub book: Arc<PartitionBook>,
+    /// Who owns which feature rows.
+    pub rows: Arc<RowBook>,
     pub steps: StepCounts,
     pub part: Arc<PartStore>,
     pub graph_hash: [u8; 32],
@@ -169,6 +173,7 @@ fn start_workers(
         rank,
         config: Arc::clone(config),
         book: Arc::clone(&start.book),
+        rows: Arc::clone(&start.rows),
         steps: start.steps,
         part: Arc::clone(&start.part),
         graph_hash: start.graph_hash,
@@ -181,7 +186,7 @@ fn start_workers(
     let filling = Filling {
         rank,
         policy: Arc::clone(&start.policy),
-        book: Arc::clone(&start.book),
+        rows: Arc::clone(&start.rows),
         part: Arc::clone(&start.part),
         budget_rows: start.budget_rows,
         presampler: presampler.clone(),
@@ -198,7 +203,7 @@ fn start_workers(
     let buffers: Arc<Mutex<InputBuffers>> = Arc::default();
     let prefetcher = Prefetcher {
         rank,
-        book: Arc::clone(&start.book),
+        rows: Arc::clone(&start.rows),
         part: start.part,
         transport: start.transport,
         arena: Arc::new(RowArena::for_run(start.budget_rows as usize, width, config.verify)),
@@ -212,7 +217,7 @@ fn start_workers(
     let planner = RankPlanner {
         rank,
         policy: start.policy,
-        book: start.book,
+        book: Arc::clone(start.rows.book()),
         budget_rows: start.budget_rows,
         window: config.window,
         epochs: config.epochs,

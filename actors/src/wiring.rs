@@ -9,6 +9,7 @@ use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::layers::{Device, DeviceChoice, LayerError, ModelConfig, Trainable};
 use greengnn_model::plan::RowType;
 use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy, policy_by_name};
+use greengnn_model::rows::RowBook;
 use greengnn_model::sampling::{StepCounts, steps};
 use greengnn_model::store::{PartStore, PartsManifest, StoreError};
 use ractor::{Actor, ActorCell};
@@ -73,6 +74,8 @@ pub struct Order {
 pub struct Wiring {
     pub config: Arc<TrainConfig>,
     pub book: Arc<PartitionBook>,
+    /// Who owns which feature rows.
+    pub rows: Arc<RowBook>,
     pub steps: StepCounts,
     pub graph_hash: [u8; 32],
     pub transport: Arc<dyn Transport>,
@@ -174,6 +177,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
 
     let transport: Arc<dyn Transport> = router;
     let book = Arc::new(manifest.book.clone());
+    let rows = Arc::new(RowBook::open(&parts_folder, &manifest)?);
     let mut hosts = vec![String::new(); usize::from(book.parts())];
     for machine in &machines {
         machine
@@ -191,8 +195,8 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         tracing::info!("rank {rank} trains on {device}: {}", device.reason());
         device_name = device.to_string();
         let model = build_model(device, &config, &manifest).await?;
-        let asked = budget.rows(row_bytes, book.remote_nodes(rank));
-        let budget_rows = policy.budget_rows(&book, rank, asked);
+        let asked = budget.rows(row_bytes, rows.book().remote_nodes(rank));
+        let budget_rows = policy.budget_rows(rows.book(), rank, asked);
         budgets.insert(rank, budget_rows);
         let Some(inbox) = hosted.inbox(rank) else {
             return Err(WiringError::NoRank);
@@ -217,6 +221,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         graph_hash: parse_hash(&manifest.graph_hash)?,
         config,
         book,
+        rows,
         transport,
         policy,
         preaggregate,

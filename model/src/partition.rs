@@ -36,7 +36,7 @@ pub use hash::hash_assignment;
 pub use metis::metis_assignment;
 pub use relabel::Relabelling;
 pub use statistics::{CutStatistics, PartLoad};
-pub use write::partition_graph;
+pub use write::{partition_graph, partition_graph_and_rows};
 
 /// How far the fullest part may lie above the mean part: in nodes, in train seeds and in edges.
 pub const BALANCE_LIMIT: f64 = 1.05;

@@ -158,7 +158,7 @@ fn design(args: &CompareArgs, manifest: &PartsManifest) -> Result<Design, Box<dy
     let contender = |name: &String| {
         policy_by_name(name.trim()).map(|policy| Contender {
             policy: policy.name().to_owned(),
-            takes_budget: takes_budget(&*policy, &manifest.book),
+            takes_budget: takes_budget(&*policy, manifest.row_book()),
         })
     };
     let design = Design {

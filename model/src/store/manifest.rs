@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{MANIFEST, StoreError, part_folder};
+use super::{MANIFEST, ROW_MAP, StoreError, part_folder};
 use crate::book::{PartId, PartitionBook};
 use crate::npy::FileRecord;
 
@@ -17,6 +17,8 @@ const LARGEST: u64 = 256 << 20;
 pub trait Manifest: Serialize + DeserializeOwned {
     const FORMAT: &'static str;
     const VERSION: u32;
+    /// The features that this program knows.
+    const FEATURES: &'static [&'static str] = &[];
 
     /// Every file of the folder, the manifest itself left out.
     fn files(&self) -> &[FileRecord];
@@ -92,6 +94,10 @@ pub struct PartsManifest {
     pub features: usize,
     pub classes: u32,
     pub book: PartitionBook,
+    /// The bounds of row ids, where feature rows are owned apart from their nodes (feature bit
+    /// [`ROW_HOME`](Self::ROW_HOME)); the map from nodes to rows is in [`ROW_MAP`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_bounds: Option<PartitionBook>,
     pub parts: Vec<PartSummary>,
     pub partitioner: PartitionerRecord,
     /// SHA-256 over structure, bounds and splits, in hex ([`GraphHasher`](super::GraphHasher)).
@@ -118,6 +124,7 @@ impl Manifest for GraphManifest {
 impl Manifest for PartsManifest {
     const FORMAT: &'static str = "greengnn-parts";
     const VERSION: u32 = 1;
+    const FEATURES: &'static [&'static str] = &[PartsManifest::ROW_HOME];
 
     fn files(&self) -> &[FileRecord] {
         &self.files
@@ -147,6 +154,7 @@ impl Manifest for PartsManifest {
                 ));
             }
         }
+        self.check_rows()?;
         let edges = self
             .parts
             .iter()
@@ -166,6 +174,30 @@ impl GraphManifest {
 }
 
 impl PartsManifest {
+    /// The feature bit of folders whose feature rows are owned apart from their nodes.
+    pub const ROW_HOME: &'static str = "row-home";
+
+    /// Who owns which feature rows: the bounds of row ids, or the partition book where no rows were moved.
+    pub fn row_book(&self) -> &PartitionBook {
+        self.row_bounds.as_ref().unwrap_or(&self.book)
+    }
+
+    fn check_rows(&self) -> Result<(), String> {
+        let announced = self.feature_bits.iter().any(|bit| bit == Self::ROW_HOME);
+        match &self.row_bounds {
+            None if announced => Err(format!("it has the feature {} without row bounds", Self::ROW_HOME)),
+            Some(_) if !announced => Err(format!("it has row bounds without the feature {}", Self::ROW_HOME)),
+            Some(rows) if (rows.parts(), rows.nodes()) != (self.book.parts(), self.nodes) => Err(format!(
+                "its row bounds are of {} rows in {} parts, the graph has {} nodes in {}",
+                rows.nodes(),
+                rows.parts(),
+                self.nodes,
+                self.book.parts()
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads and checks the manifest of a parts folder, without looking at any part.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         open(folder)
@@ -221,11 +253,12 @@ fn open<M: Manifest>(folder: &Path) -> Result<M, StoreError> {
             known: M::VERSION,
         });
     }
-    // Version 1 has no optional features yet, so every one is from a later program.
-    if !preamble.feature_bits.is_empty() {
+    let mut unknown = preamble.feature_bits;
+    unknown.retain(|bit| !M::FEATURES.contains(&&**bit));
+    if !unknown.is_empty() {
         return Err(StoreError::UnknownFeatures {
             path,
-            features: preamble.feature_bits.join(", "),
+            features: unknown.join(", "),
         });
     }
     let manifest: M = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
@@ -252,6 +285,11 @@ pub(super) fn record<'a>(files: &'a [FileRecord], manifest: &Path, path: &str) -
         .iter()
         .find(|file| file.path == path)
         .ok_or_else(|| StoreError::inconsistent(manifest, format!("it does not list {path}")))
+}
+
+/// Fails unless the map of moved rows is the file that was written.
+pub(crate) fn check_row_map(folder: &Path, manifest: &PartsManifest) -> Result<(), StoreError> {
+    check_checksums(folder, &[record(&manifest.files, &folder.join(MANIFEST), ROW_MAP)?])
 }
 
 /// Fails unless the file is as long as its record says.

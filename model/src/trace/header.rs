@@ -12,8 +12,10 @@ pub(super) const MAGIC: [u8; 8] = *b"GGtrace\n";
 pub(super) const END_MAGIC: [u8; 8] = *b"GGtrend\n";
 /// Version of the format that this program writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
-/// Feature bits that this program knows. None yet.
-const KNOWN_FEATURES: u64 = 0;
+/// Feature bit of traces of graphs whose feature rows are owned apart from their nodes.
+const ROWS_APART: u64 = 1;
+/// Feature bits that this program knows.
+const KNOWN_FEATURES: u64 = ROWS_APART;
 /// Bytes before the fields: magic, version, length of the fields, feature bits.
 pub(super) const PREFIX_BYTES: usize = 24;
 
@@ -24,7 +26,9 @@ pub struct TraceHeader {
     pub spec: EpochSpec,
     /// The parts of the graph, so that a file can be read without its graph.
     pub book: PartitionBook,
-    /// SHA-256 over the graph's structure, bounds and splits, from its manifest.
+    /// The owners of feature rows, where rows are owned apart from nodes.
+    pub rows: Option<PartitionBook>,
+    /// SHA-256 over the graph's structure, bounds, splits and map of rows, from its manifest.
     pub graph_hash: [u8; 32],
 }
 
@@ -35,9 +39,12 @@ impl TraceHeader {
         if self.graph_hash != wanted.graph_hash {
             return differs("graph hash", hex(&self.graph_hash), hex(&wanted.graph_hash));
         }
+        let text = |book: &PartitionBook| format!("{:?}", book.bounds());
         if self.book != wanted.book {
-            let text = |book: &PartitionBook| format!("{:?}", book.bounds());
             return differs("partition", text(&self.book), text(&wanted.book));
+        }
+        if self.rows != wanted.rows {
+            return differs("row bounds", text(self.row_book()), text(wanted.row_book()));
         }
         let fields = |spec: &EpochSpec| {
             [
@@ -56,6 +63,11 @@ impl TraceHeader {
             }
         }
         Ok(())
+    }
+
+    /// Who owns the rows that batches name as remote.
+    pub fn row_book(&self) -> &PartitionBook {
+        self.rows.as_ref().unwrap_or(&self.book)
     }
 
     /// Number of steps: training, validation, test.
@@ -85,6 +97,11 @@ impl TraceHeader {
                 why: "the rank is not one of the partition book",
             });
         }
+        if !is_of(self.rows.as_ref(), &self.book) {
+            return Err(Problem::BadHeader {
+                why: "the row bounds are not those of the same graph",
+            });
+        }
         if steps
             .train
             .checked_add(steps.valid)
@@ -104,31 +121,40 @@ impl TraceHeader {
             fields.extend(number.to_le_bytes());
         }
         fields.extend(self.graph_hash);
-        for number in fanouts.iter().chain(self.book.bounds()) {
+        let row_bounds = self.rows.as_ref().map_or(&[][..], PartitionBook::bounds);
+        for number in fanouts.iter().chain(self.book.bounds()).chain(row_bounds) {
             fields.extend(number.to_le_bytes());
         }
+        let features = if self.rows.is_some() { ROWS_APART } else { 0 };
 
         let mut bytes = Vec::with_capacity(PREFIX_BYTES + fields.len() + 4);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend((fields.len() as u32).to_le_bytes());
-        bytes.extend(KNOWN_FEATURES.to_le_bytes());
+        bytes.extend(features.to_le_bytes());
         bytes.extend(fields);
         bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
         Ok(bytes)
     }
 
-    /// Reads what [`encode`](Self::encode) wrote from the fields alone.
-    pub(super) fn decode_fields(bytes: &[u8]) -> Result<Self, Problem> {
-        decode_fields(bytes).map_err(|why| Problem::Malformed {
+    /// Reads what [`encode`](Self::encode) wrote, after the prefix.
+    pub(super) fn decode_fields(bytes: &[u8], prefix: Prefix) -> Result<Self, Problem> {
+        decode_fields(bytes, prefix).map_err(|why| Problem::Malformed {
             what: "the header".into(),
             why,
         })
     }
 }
 
-/// Checks magic, version and features, and returns the number of bytes of the fields that follow.
-pub(super) fn read_prefix(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, Problem> {
+/// What the first bytes of a file say of the fields that follow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefix {
+    pub field_bytes: usize,
+    rows_apart: bool,
+}
+
+/// Checks magic, version and features.
+pub(super) fn read_prefix(prefix: &[u8; PREFIX_BYTES]) -> Result<Prefix, Problem> {
     if prefix[..8] != MAGIC {
         return Err(Problem::Magic);
     }
@@ -140,14 +166,18 @@ pub(super) fn read_prefix(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, Problem>
             wanted: VERSION,
         });
     }
-    let unknown = (u64::from(word(20)) << 32 | u64::from(word(16))) & !KNOWN_FEATURES;
+    let features = u64::from(word(20)) << 32 | u64::from(word(16));
+    let unknown = features & !KNOWN_FEATURES;
     if unknown != 0 {
         return Err(Problem::Features { unknown });
     }
-    Ok(word(12) as usize)
+    Ok(Prefix {
+        field_bytes: word(12) as usize,
+        rows_apart: features & ROWS_APART != 0,
+    })
 }
 
-fn decode_fields(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
+fn decode_fields(bytes: &[u8], prefix: Prefix) -> Result<TraceHeader, Malformed> {
     let mut fields = Unpacker::new(bytes);
     let seed = u64::from(fields.u32()?) | u64::from(fields.u32()?) << 32;
     let (epoch, batch_size) = (fields.u32()?, fields.u32()?);
@@ -160,17 +190,21 @@ fn decode_fields(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
     let mut graph_hash = [0; 32];
     graph_hash.copy_from_slice(fields.take(32)?);
     let fanouts = (0..hops).map(|_| fields.u32()).collect::<Result<Vec<_>, _>>()?;
-    let bounds = (0..=u32::from(parts))
-        .map(|_| fields.u32())
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut bounds = || {
+        let bounds = (0..=u32::from(parts))
+            .map(|_| fields.u32())
+            .collect::<Result<Vec<_>, _>>()?;
+        PartitionBook::new(bounds).map_err(|_| "its bounds are not those of a partition")
+    };
+    let book = bounds()?;
+    let rows = prefix.rows_apart.then(bounds).transpose()?;
     fields.end()?;
-    let book = PartitionBook::new(bounds).map_err(|_| "its bounds are not those of a partition")?;
     let training = u8::try_from(training).ok().and_then(Purpose::from_code);
     let total = steps
         .train
         .checked_add(steps.valid)
         .and_then(|sum| sum.checked_add(steps.test));
-    if hops == 0 || rank >= book.parts() || total.is_none() {
+    if hops == 0 || rank >= book.parts() || total.is_none() || !is_of(rows.as_ref(), &book) {
         return Err("its counts do not fit together");
     }
     Ok(TraceHeader {
@@ -184,8 +218,14 @@ fn decode_fields(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
             steps,
         },
         book,
+        rows,
         graph_hash,
     })
+}
+
+/// Whether row bounds, where there are any, are of as many rows and parts as there are nodes and parts.
+fn is_of(rows: Option<&PartitionBook>, book: &PartitionBook) -> bool {
+    rows.is_none_or(|rows| (rows.parts(), rows.nodes()) == (book.parts(), book.nodes()))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -13,6 +13,7 @@ use crate::sampling::tests::TestGraph;
 
 fn header(graph: &TestGraph, rank: u16, batch_size: u32, fanouts: &[u32]) -> TraceHeader {
     TraceHeader {
+        rows: None,
         spec: graph.spec(rank, batch_size, fanouts),
         book: graph.book.clone(),
         graph_hash: [9; 32],
@@ -297,6 +298,7 @@ fn an_in_memory_trace_says_what_a_file_says() {
 fn the_bytes_of_version_1_do_not_change() {
     let book = crate::book::PartitionBook::new(vec![0, 2, 4]).unwrap();
     let header = TraceHeader {
+        rows: None,
         spec: crate::sampling::EpochSpec {
             seed: 1,
             epoch: 2,
