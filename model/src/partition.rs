@@ -7,6 +7,7 @@
 //! 2. [`partition_graph`], which relabels the nodes so that every part owns one contiguous range of ids
 //!    ([`Relabelling`]), and writes the parts folder.
 //!
+//! Between the two, [`refine`] may improve an assignment for the batches that will train.
 //! [`CutStatistics`] says what an assignment is worth.
 
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ mod file;
 mod hash;
 #[cfg(feature = "metis")]
 mod metis;
+pub mod refine;
 mod relabel;
 mod statistics;
 mod write;

@@ -38,7 +38,7 @@ pub use folder::FolderWriter;
 pub use graph::GraphStore;
 pub use hash::GraphHasher;
 pub(crate) use manifest::check_row_map;
-pub use manifest::{GraphManifest, Manifest, PartSummary, PartitionerRecord, PartsManifest};
+pub use manifest::{GraphManifest, Manifest, PartSummary, PartitionerRecord, PartsManifest, RefinementRecord};
 pub use part::PartStore;
 
 /// The map from nodes to rows in a parts folder whose rows were moved.

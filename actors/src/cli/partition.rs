@@ -4,12 +4,19 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use greengnn_model::book::PartId;
-use greengnn_model::partition::{PartitionError, assignment_from_file, hash_assignment, partition_graph};
+use greengnn_model::partition::refine::{RefineError, RefineSpec};
+use greengnn_model::partition::{
+    PartitionError, assignment_from_file, hash_assignment, partition_graph, partition_graph_and_rows,
+};
 use greengnn_model::store::{GraphStore, PartitionerRecord, PartsManifest, StoreError};
 
 use super::CliResult;
 use crate::lifetime::Unfinished;
 use crate::metis_child::{MetisChildError, MetisProgram};
+
+mod refine;
+
+use self::refine::RefineFlags;
 
 #[derive(Debug, clap::Args)]
 pub struct PartitionArgs {
@@ -28,6 +35,8 @@ pub struct PartitionArgs {
     /// Seed of the method.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    pub refine: RefineFlags,
 }
 
 /// How nodes are given their parts.
@@ -71,6 +80,8 @@ pub enum CutError {
     Metis(#[from] MetisChildError),
     #[error(transparent)]
     Partition(#[from] PartitionError),
+    #[error("the cut was not refined: {0}")]
+    Refine(#[from] RefineError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -80,6 +91,18 @@ pub enum CutError {
 /// With [`Method::Metis`] the running program must be `greengnn`, which is started once more as a child; others call
 /// [`MetisProgram::assign`] and [`partition_graph`] themselves.
 pub fn cut(graph: &Path, parts: PartId, method: &Method, seed: u64, out: &Path) -> Result<PartsManifest, CutError> {
+    cut_and_refine(graph, parts, method, seed, None, out)
+}
+
+/// As [`cut`], and refines the cut before it is written.
+pub fn cut_and_refine(
+    graph: &Path,
+    parts: PartId,
+    method: &Method,
+    seed: u64,
+    refinement: Option<&RefineSpec>,
+    out: &Path,
+) -> Result<PartsManifest, CutError> {
     let store = GraphStore::open(graph)?;
     let nodes = store.manifest().nodes;
     let assignment = match method {
@@ -95,12 +118,26 @@ pub fn cut(graph: &Path, parts: PartId, method: &Method, seed: u64, out: &Path) 
         seed,
         ..PartitionerRecord::default()
     };
-    Ok(partition_graph(&store, &assignment, parts, record, out)?)
+    let Some(spec) = refinement else {
+        return Ok(partition_graph(&store, &assignment, parts, record, out)?);
+    };
+    let refined = greengnn_model::partition::refine::refine(&store, &assignment, parts, spec)?;
+    let record = PartitionerRecord {
+        refinement: Some(refined.record),
+        ..record
+    };
+    let assignment = &refined.assignment;
+    Ok(match &refined.row_owners {
+        None => partition_graph(&store, assignment, parts, record, out)?,
+        Some(owners) => partition_graph_and_rows(&store, assignment, owners, parts, record, out)?,
+    })
 }
 
 pub fn run(args: PartitionArgs) -> CliResult {
     let _unfinished = Unfinished::target(&args.out)?;
-    let manifest = cut(&args.graph, args.parts, &args.method, args.seed, &args.out)?;
+    let spec = args.refine.spec(args.seed);
+    let (graph, out) = (&args.graph, &args.out);
+    let manifest = cut_and_refine(graph, args.parts, &args.method, args.seed, spec.as_ref(), out)?;
     print!("{}", report(&manifest));
     Ok(())
 }
@@ -135,6 +172,9 @@ fn report(manifest: &PartsManifest) -> String {
             "{part:>4} {:>12} {:>12} {:>12} {:>12}",
             summary.nodes, summary.edges, summary.train, summary.halo,
         );
+    }
+    if let Some(refinement) = &record.refinement {
+        text.push_str(&refine::report(refinement));
     }
     text
 }

@@ -63,7 +63,7 @@ pub fn partition_graph_and_rows(
     write_parts(graph, relabelling, &rows, record, out)
 }
 
-fn check_assignment(graph: &GraphStore, assignment: &[PartId], parts: PartId) -> Result<(), PartitionError> {
+pub(super) fn check_assignment(graph: &GraphStore, assignment: &[PartId], parts: PartId) -> Result<(), PartitionError> {
     let nodes = graph.manifest().nodes;
     if parts == 0 {
         return Err(PartitionError::NoParts);

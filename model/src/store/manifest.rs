@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{MANIFEST, ROW_MAP, StoreError, part_folder};
 use crate::book::{PartId, PartitionBook};
 use crate::npy::FileRecord;
+use crate::partition::refine::Moves;
 
 /// A manifest names every file, so it grows with the number of parts only; more than this is no manifest.
 const LARGEST: u64 = 256 << 20;
@@ -77,6 +78,36 @@ pub struct PartitionerRecord {
     pub balance_nodes: f64,
     pub balance_train: f64,
     pub balance_edges: f64,
+    /// How it was refined, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refinement: Option<RefinementRecord>,
+}
+
+/// How a cut was refined for the batches that will train, and what that is good for. Remote rows are of one epoch of
+/// training, summed over ranks and batches, as the policy `on-demand` moves them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RefinementRecord {
+    pub moves: Moves,
+    pub batch_size: u32,
+    pub fanouts: Vec<u32>,
+    /// Epochs whose counts took part in the decision.
+    pub presampled_epochs: u32,
+    /// Sweeps of node moves.
+    pub sweeps: u32,
+    /// Nodes that changed their part.
+    pub moved_nodes: u32,
+    /// Train seeds among them.
+    pub moved_seeds: u32,
+    /// Rows whose owner is not the part of their node.
+    pub moved_rows: u32,
+    /// Rows of the part with the most over the mean.
+    pub balance_rows: f64,
+    /// What the estimate expects.
+    pub expected_rows_before: f64,
+    pub expected_rows_after: f64,
+    /// What the sampler draws in the first epoch of a run with the seed of the cut.
+    pub presampled_rows_before: u64,
+    pub presampled_rows_after: u64,
 }
 
 /// The manifest of a parts folder.
