@@ -208,14 +208,21 @@ impl Presampler {
             phase: Phase::Setup,
         });
         let mut needed = Vec::new();
-        let sampled = presample(&spec, seeds, &self.book, self.part.topology(), &mut owners, |mut batch| {
-            if self.cancelled.load(Ordering::Relaxed) {
-                return Err(SinkError::Cancelled);
-            }
-            self.rows.locate(self.rank, &mut batch);
-            needed.push((batch.purpose, batch.remote));
-            Ok(())
-        });
+        let sampled = presample(
+            &spec,
+            seeds,
+            &self.book,
+            self.part.topology(),
+            &mut owners,
+            |mut batch| {
+                if self.cancelled.load(Ordering::Relaxed) {
+                    return Err(SinkError::Cancelled);
+                }
+                self.rows.locate(self.rank, &mut batch);
+                needed.push((batch.purpose, batch.remote));
+                Ok(())
+            },
+        );
         sampled.map_err(|source| self.sample_error(epoch, source))?;
         Ok(MemoryTrace::new(needed))
     }
@@ -348,14 +355,21 @@ impl Presampler {
             test: if spec.steps.test == 0 { &[] } else { seeds.test },
         };
         let mut owners = self.owners(period);
-        presample(spec, seeds, &self.book, self.part.topology(), &mut owners, |mut batch| {
-            if self.cancelled.load(Ordering::Relaxed) {
-                return Err(SinkError::Cancelled);
-            }
-            self.rows.locate(rank, &mut batch);
-            visit(&batch);
-            Ok(writer.append(&batch)?)
-        })
+        presample(
+            spec,
+            seeds,
+            &self.book,
+            self.part.topology(),
+            &mut owners,
+            |mut batch| {
+                if self.cancelled.load(Ordering::Relaxed) {
+                    return Err(SinkError::Cancelled);
+                }
+                self.rows.locate(rank, &mut batch);
+                visit(&batch);
+                Ok(writer.append(&batch)?)
+            },
+        )
         .map_err(|source| self.sample_error(epoch, source))?;
         writer.finish().map_err(trace_error)?;
         TraceReader::open(path).map_err(trace_error)

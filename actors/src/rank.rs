@@ -38,6 +38,9 @@ use crate::trainer::{EpochOutcome, Trainer, TrainerError, TrainerEvents};
 use crate::transport::Transport;
 use crate::wiring::PATIENCE;
 
+#[cfg(test)]
+mod bounds;
+
 /// What a rank is given.
 pub struct RankStart {
     pub rank: Rank,

@@ -209,6 +209,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::partition::partition_graph_and_rows;
+    use crate::store::{GraphStore, PartitionerRecord};
+    use crate::synth::SynthSpec;
 
     proptest! {
         #[test]
@@ -266,6 +269,48 @@ mod tests {
     }
 
     #[test]
+    fn a_map_that_is_missing_damaged_or_unknown_is_refused_in_a_clear_sentence() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = SynthSpec::tiny(10);
+        spec.write(&folder.path().join("graph")).unwrap();
+        let graph = GraphStore::open(&folder.path().join("graph")).unwrap();
+        let refusal = |name: &str, damage: &dyn Fn(&Path)| {
+            let out = folder.path().join(name);
+            let record = PartitionerRecord::default();
+            partition_graph_and_rows(&graph, &[0, 1].repeat(5), &[1, 0].repeat(5), 2, record, &out).unwrap();
+            damage(&out);
+            let opened = PartsManifest::open(&out).and_then(|manifest| RowBook::open(&out, &manifest));
+            opened.map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!(refusal("whole", &|_| ()), Ok(()));
+        let missing = refusal("missing", &|out| std::fs::remove_file(out.join(ROW_MAP)).unwrap());
+        assert!(missing.unwrap_err().contains(ROW_MAP));
+        let damaged = refusal("damaged", &|out| {
+            let path = out.join(ROW_MAP);
+            let mut bytes = std::fs::read(&path).unwrap();
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1;
+            std::fs::write(path, bytes).unwrap();
+        });
+        assert!(damaged.unwrap_err().contains("is damaged"));
+        let edit = |from: &'static str, to: &'static str| {
+            move |out: &Path| {
+                let path = out.join("manifest.json");
+                let text = std::fs::read_to_string(&path).unwrap();
+                assert!(text.contains(from), "{from} in {text}");
+                std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+            }
+        };
+        // What a program says that does not know a feature, as an older one says of this.
+        let unknown = refusal("unknown", &edit("\"row-home\"", "\"row-home\", \"row-away\""));
+        assert!(unknown.unwrap_err().contains("does not have: row-away"));
+        let silent = refusal("silent", &edit("\"row-home\"", ""));
+        assert!(silent.unwrap_err().contains("row bounds without the feature row-home"));
+        let renamed = refusal("renamed", &edit("\"row_bounds\"", "\"row_limits\""));
+        assert!(renamed.unwrap_err().contains("the feature row-home without row bounds"));
+    }
+
+    #[test]
     fn a_list_that_is_no_bijection_is_refused() {
         assert_eq!(
             check_bijection(&[0], 2),
@@ -277,9 +322,6 @@ mod tests {
             rows: 2,
         };
         assert_eq!(check_bijection(&[0, 2], 2), Err(beyond));
-        assert_eq!(
-            check_bijection(&[1, 1], 2),
-            Err(RowMapError::Twice { node: 1, row: 1 })
-        );
+        assert_eq!(check_bijection(&[1, 1], 2), Err(RowMapError::Twice { node: 1, row: 1 }));
     }
 }

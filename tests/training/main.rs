@@ -2,6 +2,7 @@
 //!
 //! - [`bits`]: policies, machines, threads and memory change what a run costs, never the weights;
 //! - [`counts`]: what is planned, counted and served are the same numbers, and the numbers that a trace predicts;
+//! - [`rows`]: feature rows that are owned apart from their nodes;
 //! - [`shapes`]: graphs and models that are not as one expects;
 //! - [`files`]: what a run prints and leaves behind;
 //! - [`joules`]: energy counters that a test advances.
@@ -15,6 +16,7 @@ mod bits;
 mod counts;
 mod files;
 mod joules;
+mod rows;
 mod shapes;
 
 use common::{debian_parts, serial, train_json};

@@ -11,7 +11,8 @@ use crate::npy::{ArrayWriter, Element, FileRecord, MappedArray};
 use crate::rng::Purpose;
 use crate::rows::RowBook;
 use crate::store::{
-    FolderWriter, GraphHasher, GraphStore, Manifest, PartSummary, PartitionerRecord, PartsManifest, ROW_MAP, part_folder,
+    FolderWriter, GraphHasher, GraphStore, Manifest, PartSummary, PartitionerRecord, PartsManifest, ROW_MAP,
+    part_folder,
 };
 
 /// Nodes whose rows are gathered before they are written.

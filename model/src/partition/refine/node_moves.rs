@@ -48,8 +48,7 @@ pub(super) fn move_nodes(
     let limits = Loads::of(problem, assignment).capacities();
     while sweeps.len() < SWEEPS {
         let (assignment, demand) = &best;
-        let wins = Wins::new(problem, assignment, demand);
-        let candidates = wins.candidates(problem, assignment, demand);
+        let candidates = wins(problem, assignment, demand);
         let mut loads = Loads::of(problem, assignment);
         let mut moved = assignment.clone();
         let mut moves = make_moves(problem, candidates, &limits, &mut loads, &mut moved);
@@ -67,7 +66,9 @@ pub(super) fn move_nodes(
             moves.truncate(moves.len() / 2);
             moves = remake_moves(problem, assignment, &moves, &limits, &mut moved);
         }
-        let Some((moved_demand, moved_rows)) = accepted else { break };
+        let Some((moved_demand, moved_rows)) = accepted else {
+            break;
+        };
         let won = remote_rows - moved_rows;
         sweeps.push(Sweep {
             moved_nodes: moves.len() as u32,
@@ -85,10 +86,15 @@ pub(super) fn move_nodes(
 
 /// A move that would win.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
-    win: f64,
-    node: NodeId,
-    to: PartId,
+pub(super) struct Candidate {
+    pub win: f64,
+    pub node: NodeId,
+    pub to: PartId,
+}
+
+/// All moves of one node that would win, if all other nodes stayed where they are.
+pub(super) fn wins(problem: &Problem<'_>, assignment: &[PartId], demand: &Demand) -> Vec<Candidate> {
+    SeedCosts::new(problem, assignment, demand).wins(problem, assignment, demand)
 }
 
 /// Makes the candidates that the balance allows, by falling win, each node once. Returns them in the order in which they
@@ -233,7 +239,7 @@ impl Load {
 }
 
 /// What seeds cost the parts that train them.
-struct Wins {
+struct SeedCosts {
     /// Per part and train seed, in the order of the seeds: remote rows that its neighbourhood costs a batch, `G_0(s) - r(s)`.
     neighborhoods: Vec<Vec<f64>>,
     /// Per part the probability that a seed of it is in a given batch, and the number of batches.
@@ -241,14 +247,21 @@ struct Wins {
     batches: Vec<f64>,
 }
 
-impl Wins {
+impl SeedCosts {
     fn new(problem: &Problem<'_>, assignment: &[PartId], demand: &Demand) -> Self {
-        let counts: Vec<f64> = problem.seeds(assignment).iter().map(|seeds| seeds.len() as f64).collect();
+        let counts: Vec<f64> = problem
+            .seeds(assignment)
+            .iter()
+            .map(|seeds| seeds.len() as f64)
+            .collect();
         let size = f64::from(problem.shape.batch_size);
         let batches: Vec<f64> = counts.iter().map(|seeds| (seeds / size).ceil()).collect();
+        let returns: Vec<f64> = (problem.train.par_iter())
+            .map(|seed| expected_returns(problem, *seed))
+            .collect();
         let neighborhoods = (0..problem.parts)
             .into_par_iter()
-            .map(|part| neighborhood_costs(problem, assignment, demand, part, batches[usize::from(part)]))
+            .map(|part| neighborhood_costs(problem, assignment, demand, &returns, part, batches[usize::from(part)]))
             .collect();
         Self {
             neighborhoods,
@@ -258,8 +271,7 @@ impl Wins {
         }
     }
 
-    /// All moves that win.
-    fn candidates(&self, problem: &Problem<'_>, assignment: &[PartId], demand: &Demand) -> Vec<Candidate> {
+    fn wins(&self, problem: &Problem<'_>, assignment: &[PartId], demand: &Demand) -> Vec<Candidate> {
         let mut places: Vec<Option<u32>> = vec![None; assignment.len()];
         for (place, node) in (0..).zip(problem.train) {
             places[*node as usize] = Some(place);
@@ -268,9 +280,8 @@ impl Wins {
             let from = assignment[node];
             let place = places[node];
             let kept = self.kept_uses(demand, from, node as NodeId, place.is_some());
-            let cost = move |part: PartId| {
-                place.map_or(0.0, |place| self.neighborhoods[usize::from(part)][place as usize])
-            };
+            let cost =
+                move |part: PartId| place.map_or(0.0, |place| self.neighborhoods[usize::from(part)][place as usize]);
             (0..problem.parts).filter(move |to| *to != from).filter_map(move |to| {
                 let win = demand.uses(to, node as NodeId) - kept + cost(from) - cost(to);
                 (win > 0.0).then_some(Candidate {
@@ -301,11 +312,12 @@ impl Wins {
     }
 }
 
-/// Per train seed, `G_0(s) - r(s)` for the batches of `part`.
+/// Per train seed, `G_0(s) - r(s)` for the batches of `part`, less the expected ways back to the seed itself.
 fn neighborhood_costs(
     problem: &Problem<'_>,
     assignment: &[PartId],
     demand: &Demand,
+    returns: &[f64],
     part: PartId,
     batches: f64,
 ) -> Vec<f64> {
@@ -340,5 +352,32 @@ fn neighborhood_costs(
             costs[node] = cost;
         }
     }
-    problem.train.iter().map(|seed| costs[*seed as usize] - remote[*seed as usize]).collect()
+    (problem.train.iter().zip(returns))
+        .map(|(seed, returns)| {
+            let seed = *seed as usize;
+            costs[seed] - (1.0 + returns) * remote[seed]
+        })
+        .collect()
+}
+
+/// How often the picks of a seed's neighbours are expected to lead back to it, which needs no row but is in `G_0`.
+fn expected_returns(problem: &Problem<'_>, seed: NodeId) -> f64 {
+    let graph = problem.graph;
+    let fanouts = &problem.shape.fanouts;
+    let row = graph.row(seed);
+    let mut not_yet = 1.0;
+    let mut returns = 0.0;
+    for (hop, fanout) in fanouts.iter().enumerate() {
+        let picks = (f64::from(*fanout) / row.len().max(1) as f64).min(1.0);
+        for neighbor in row.iter().filter(|neighbor| **neighbor != seed) {
+            let back = graph.row(*neighbor);
+            if back.contains(&seed) {
+                let missed = |fanout: &u32| 1.0 - (f64::from(*fanout) / back.len() as f64).min(1.0);
+                let comes_back = 1.0 - fanouts[hop + 1..].iter().map(missed).product::<f64>();
+                returns += not_yet * picks * comes_back;
+            }
+        }
+        not_yet *= 1.0 - picks;
+    }
+    returns
 }

@@ -6,9 +6,7 @@ use super::{Demand, Problem, RefineError};
 use crate::book::{NodeId, PartId};
 use crate::partition::Relabelling;
 use crate::rng::Purpose;
-use crate::sampling::{
-    EpochSpec, InMemoryOwners, PresampleError, SeedRows, StepCounts, Topology, presample, steps,
-};
+use crate::sampling::{EpochSpec, InMemoryOwners, PresampleError, SeedRows, StepCounts, Topology, presample, steps};
 
 /// The remote rows of the first training epoch of a run with this `seed`, summed over parts and batches, for each of several
 /// choices of who owns the rows. They are what the policy `on-demand` moves in that epoch.

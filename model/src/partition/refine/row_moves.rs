@@ -95,9 +95,8 @@ impl<'a> Placement<'a> {
 
     /// Brings every part down to its capacity. The capacities have room for all rows together.
     fn shed(&mut self) {
-        let over = |placement: &Self| {
-            (0..placement.parts()).find(|part| placement.held[*part] > placement.capacities[*part])
-        };
+        let over =
+            |placement: &Self| (0..placement.parts()).find(|part| placement.held[*part] > placement.capacities[*part]);
         if over(self).is_none() {
             return;
         }
@@ -180,7 +179,9 @@ impl<'a> Placement<'a> {
             }
         }
         let has_room = |part: &usize| self.held[*part] < self.capacities[*part] && lost[*part].is_finite();
-        let end = (0..parts).filter(has_room).min_by(|one, other| lost[*one].total_cmp(&lost[*other]))?;
+        let end = (0..parts)
+            .filter(has_room)
+            .min_by(|one, other| lost[*one].total_cmp(&lost[*other]))?;
         let mut chain = Vec::new();
         let mut part = end;
         while let Some((from, node)) = came_by[part] {
