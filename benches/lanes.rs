@@ -81,8 +81,9 @@ impl TicketSource for FromHosted {
 struct Place<'a>(&'a mut [f32]);
 
 impl RowSink for Place<'_> {
-    fn accept(&mut self, first: usize, values: &[f32]) {
-        self.0[first * WIDTH..][..values.len()].copy_from_slice(values);
+    fn accept(&mut self, first: usize, rows: &[u8]) {
+        let place: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0[first * WIDTH..]);
+        place[..rows.len()].copy_from_slice(rows);
     }
 }
 
@@ -162,7 +163,7 @@ async fn serve_plain(mut stream: TcpStream, shard: Arc<PartShard>) -> std::io::R
         reply.clear();
         reply.extend((count as u64 * WIDTH as u64 * 4).to_le_bytes());
         for row in &ids {
-            reply.extend_from_slice(bytemuck::cast_slice(shard.row(*row)));
+            reply.extend_from_slice(shard.encoded_row(*row));
         }
         stream.write_all(&reply).await?;
     }

@@ -1,5 +1,7 @@
 //! Memory for feature rows that requests fill while assemblies read: the cache arena and the assembly buffers.
 //!
+//! Rows stay encoded as they came, so that a budget in bytes holds as many rows as the row type allows.
+//!
 //! A row is written by one request and read by the assemblies after it. Who may touch which row when is decided by the
 //! plan, which the policies' conformance suite checks for every policy: a slot is written between the gap at which its
 //! request leaves and the step that needs it, and read from that step until its release. The arena turns that promise
@@ -7,30 +9,34 @@
 
 use std::cell::UnsafeCell;
 
-/// The bits of the NaN that marks rows without content.
-const POISON: u32 = 0x7FC0_DEAD;
+/// Fills rows without content. Every value of such a row decodes to NaN, whatever the row type, and no encoder makes
+/// such a row of finite features.
+const POISON: u8 = 0xFF;
 
-/// A fixed number of rows of f32 values.
+/// A fixed number of encoded rows.
 pub struct RowArena {
-    values: Box<[UnsafeCell<f32>]>,
-    width: usize,
+    /// Words, so that rows of f32 values can be read where they lie.
+    words: Box<[UnsafeCell<u32>]>,
+    rows: usize,
+    row_bytes: usize,
 }
 
 // SAFETY: rows are plain memory without interior references; the callers of `write` and `row` promise not to race.
 unsafe impl Sync for RowArena {}
 
 impl RowArena {
-    /// An arena of `rows` rows of `width` values, zeroed. Pages are touched when rows are first written.
-    pub fn new(rows: usize, width: usize) -> Self {
-        let zeroed: Box<[f32]> = vec![0.0; rows * width].into_boxed_slice();
-        // SAFETY: `UnsafeCell<f32>` has the layout of `f32`.
-        let values = unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [UnsafeCell<f32>]) };
-        Self { values, width }
+    /// An arena of `rows` rows of `row_bytes`, zeroed. Pages are touched when rows are first written.
+    pub fn new(rows: usize, row_bytes: usize) -> Self {
+        let words = (rows * row_bytes).div_ceil(size_of::<u32>());
+        let zeroed: Box<[u32]> = vec![0; words].into_boxed_slice();
+        // SAFETY: `UnsafeCell<u32>` has the layout of `u32`.
+        let words = unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [UnsafeCell<u32>]) };
+        Self { words, rows, row_bytes }
     }
 
     /// An arena for a run: zeroed, or with every row poisoned where plans are to be verified.
-    pub fn for_run(rows: usize, width: usize, verify: bool) -> Self {
-        let arena = Self::new(rows, width);
+    pub fn for_run(rows: usize, row_bytes: usize, verify: bool) -> Self {
+        let arena = Self::new(rows, row_bytes);
         if verify {
             for row in 0..rows {
                 // SAFETY: nobody else has the arena yet.
@@ -41,50 +47,60 @@ impl RowArena {
     }
 
     /// Whether a row holds what [`poison`](Self::poison) leaves: it was read before it came or after it was freed.
-    pub fn is_poisoned(row: &[f32]) -> bool {
-        row.iter().any(|value| value.to_bits() == POISON)
+    pub fn is_poisoned(row: &[u8]) -> bool {
+        !row.is_empty() && row.iter().all(|byte| *byte == POISON)
     }
 
     pub fn rows(&self) -> usize {
-        self.values.len().checked_div(self.width).unwrap_or(0)
+        self.rows
     }
 
-    /// Copies `source` into row `row`.
+    /// The first byte of row `row`, which the arena has.
+    fn start(&self, row: u32) -> *mut u8 {
+        assert!(
+            (row as usize) < self.rows,
+            "row {row} of an arena of {} rows",
+            self.rows
+        );
+        // The pointer is to all words, not to one of them, so that it may reach every row.
+        let words = self.words.as_ptr() as *mut u8;
+        words.wrapping_add(row as usize * self.row_bytes)
+    }
+
+    /// Copies the encoded row `source` into row `row`.
     ///
     /// # Safety
     /// Nobody reads or writes the row at the same time: the plan gives the row to the calling request or step.
-    pub unsafe fn write(&self, row: u32, source: &[f32]) {
-        let start = row as usize * self.width;
-        let target = &self.values[start..start + self.width];
+    pub unsafe fn write(&self, row: u32, source: &[u8]) {
+        let target = self.start(row);
         assert_eq!(
             source.len(),
-            self.width,
-            "a row of this arena has {} values",
-            self.width
+            self.row_bytes,
+            "a row of this arena has {} bytes",
+            self.row_bytes
         );
-        // SAFETY: `target` is in bounds and, by the caller's promise, not aliased; `source` is another allocation.
-        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr() as *mut f32, self.width) }
+        // SAFETY: `target` is in bounds and, by the caller's promise, not aliased; `source` is another row.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, self.row_bytes) }
     }
 
-    /// The values of row `row`.
+    /// The bytes of row `row`.
     ///
     /// # Safety
     /// Nobody writes the row while the slice lives: its request has been answered and it is not yet released.
-    pub unsafe fn row(&self, row: u32) -> &[f32] {
-        let start = row as usize * self.width;
-        let values = &self.values[start..start + self.width];
+    pub unsafe fn row(&self, row: u32) -> &[u8] {
+        let start = self.start(row);
         // SAFETY: in bounds, initialised, and by the caller's promise not written meanwhile.
-        unsafe { std::slice::from_raw_parts(values.as_ptr() as *const f32, self.width) }
+        unsafe { std::slice::from_raw_parts(start, self.row_bytes) }
     }
 
-    /// Fills a freed row with a NaN that no feature has, so that a plan that reads it shows at once.
+    /// Marks a freed row, so that a plan that reads it shows at once.
     ///
     /// # Safety
     /// As for [`write`](Self::write).
     pub unsafe fn poison(&self, row: u32) {
-        let nan = vec![f32::from_bits(POISON); self.width];
-        // SAFETY: the caller's promise.
-        unsafe { self.write(row, &nan) }
+        let start = self.start(row);
+        // SAFETY: in bounds, and the caller's promise.
+        unsafe { std::ptr::write_bytes(start, POISON, self.row_bytes) }
     }
 }
 
@@ -94,17 +110,30 @@ mod tests {
 
     #[test]
     fn rows_written_are_rows_read() {
-        let arena = RowArena::new(3, 2);
+        // Five bytes a row: neither the rows nor the arena are whole words.
+        let arena = RowArena::new(3, 5);
         assert_eq!(arena.rows(), 3);
         // SAFETY: one thread.
         unsafe {
-            arena.write(2, &[1.0, 2.0]);
-            assert_eq!(arena.row(2), [1.0, 2.0]);
-            assert_eq!(arena.row(1), [0.0, 0.0]);
-            arena.poison(2);
-            assert!(RowArena::is_poisoned(arena.row(2)) && !RowArena::is_poisoned(arena.row(1)));
-            assert!(RowArena::is_poisoned(RowArena::for_run(1, 2, true).row(0)));
+            arena.write(2, b"hello");
+            assert_eq!(arena.row(2), b"hello");
+            assert_eq!(arena.row(1), [0; 5]);
+            arena.poison(1);
+            assert!(RowArena::is_poisoned(arena.row(1)) && !RowArena::is_poisoned(arena.row(2)));
+            assert!(!RowArena::is_poisoned(arena.row(0)));
+            assert!(RowArena::is_poisoned(RowArena::for_run(1, 5, true).row(0)));
         }
+    }
+
+    #[test]
+    fn rows_of_whole_words_can_be_read_as_values_where_they_lie() {
+        let arena = RowArena::new(2, 8);
+        // SAFETY: one thread.
+        let row = unsafe {
+            arena.write(1, bytemuck::cast_slice(&[1.0f32, -2.0]));
+            arena.row(1)
+        };
+        assert_eq!(bytemuck::try_cast_slice::<u8, f32>(row), Ok(&[1.0, -2.0][..]));
     }
 
     #[test]

@@ -3,11 +3,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use greengnn_model::assemble::{InputBuffers, assemble_input};
+use greengnn_model::assemble::{FeatureRows, InputBuffers, StoredRow, StoredRows, assemble_input};
 use greengnn_model::batch::{Block, MiniBatch};
 use greengnn_model::book::Rank;
-use greengnn_model::layers::AssembledBatch;
+use greengnn_model::layers::{AssembledBatch, BatchInput};
 use greengnn_model::plan::{BatchPlan, Place};
+use greengnn_model::row_type::RowType;
 use greengnn_model::rows::RowBook;
 use greengnn_model::store::PartStore;
 
@@ -24,6 +25,7 @@ pub(crate) struct Assembly {
     pub direct: Arc<RowArena>,
     pub trace: Arc<EpochTrace>,
     pub width: usize,
+    pub row_type: RowType,
     pub preaggregate: bool,
     pub verify: bool,
     pub buffers: Arc<Mutex<InputBuffers>>,
@@ -37,16 +39,12 @@ impl Assembly {
             .trace
             .batch(step)
             .map_err(|source| PrefetchError::Trace { rank, step, source })?;
-        let rows = self.rows(&batch, &plan)?;
         let empty = Block {
             offsets: vec![0],
             ..Block::default()
         };
         let outermost = batch.blocks.last().unwrap_or(&empty);
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let input = assemble_input(&rows, outermost, self.width, self.preaggregate, &mut buffers)
-            .map_err(|source| PrefetchError::Assemble { rank, step, source })?;
-        drop(buffers);
+        let input = self.input(&batch, outermost, &plan)?;
         let first = self.part.topology().first;
         let labels = self.part.labels();
         let labels = batch
@@ -66,8 +64,41 @@ impl Assembly {
         ))
     }
 
-    /// The feature row of every node of the batch: from the rank's own part, the arena, or the batch's own buffer.
-    fn rows(&self, batch: &MiniBatch, plan: &BatchPlan) -> Result<Vec<&[f32]>, PrefetchError> {
+    /// The input of the first layer. Rows of f32 are read where they lie; others are decoded where they are used.
+    fn input(&self, batch: &MiniBatch, outermost: &Block, plan: &BatchPlan) -> Result<BatchInput, PrefetchError> {
+        if self.row_type == RowType::F32 {
+            let rows = self.rows(batch, plan, |own| own, bytemuck::cast_slice)?;
+            return self.input_of(&rows[..], outermost, plan.step);
+        }
+        let rows = self.rows(batch, plan, StoredRow::Own, StoredRow::Remote)?;
+        let rows = StoredRows {
+            rows: &rows,
+            row_type: self.row_type,
+        };
+        self.input_of(&rows, outermost, plan.step)
+    }
+
+    fn input_of<R: FeatureRows + ?Sized>(
+        &self,
+        rows: &R,
+        outermost: &Block,
+        step: u32,
+    ) -> Result<BatchInput, PrefetchError> {
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let input = assemble_input(rows, outermost, self.width, self.preaggregate, &mut buffers);
+        let rank = self.rank;
+        input.map_err(|source| PrefetchError::Assemble { rank, step, source })
+    }
+
+    /// The feature row of every node of the batch: `own` from the rank's part, `remote` from the arena or the batch's own
+    /// buffer.
+    fn rows<'a, R>(
+        &'a self,
+        batch: &MiniBatch,
+        plan: &BatchPlan,
+        own: impl Fn(&'a [f32]) -> R,
+        remote: impl Fn(&'a [u8]) -> R,
+    ) -> Result<Vec<R>, PrefetchError> {
         let step = plan.step;
         let misfit = |what: String| PrefetchError::PlanDoesNotFit {
             rank: self.rank,
@@ -92,7 +123,7 @@ impl Assembly {
         for node in &batch.nodes {
             let home = self.rows.home(*node);
             if home.owner == self.rank {
-                rows.push(self.part.feature_row(home.row));
+                rows.push(own(self.part.feature_row(home.row)));
                 continue;
             }
             let (start, owned) = starts[usize::from(home.owner)];
@@ -117,7 +148,7 @@ impl Assembly {
                     row,
                 });
             }
-            rows.push(row);
+            rows.push(remote(row));
         }
         Ok(rows)
     }

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+pub mod clocks;
 pub mod compare;
 pub mod demo;
+pub mod doctor;
 pub mod import;
 pub mod machine;
 pub mod partition;
@@ -45,6 +47,13 @@ pub enum Command {
     Machine(machine::MachineArgs),
     /// Train the Debian package graph under four policies and compare what each cost.
     Demo(demo::DemoArgs),
+    /// Say what this computer can measure, why not more, and whom it can reach.
+    Doctor(doctor::DoctorArgs),
+    /// Show, lower or restore the clocks of this computer's GPUs.
+    Clocks(clocks::ClocksArgs),
+    /// Restore GPU clocks when the process that lowered them is gone; it starts this for itself.
+    #[command(name = clocks::GUARD_SUBCOMMAND, hide = true)]
+    ClockGuard(clocks::GuardArgs),
     /// Run METIS and write the part of every node; `partition` starts this for itself.
     #[command(name = crate::metis_child::SUBCOMMAND, hide = true)]
     MetisChild(crate::metis_child::MetisChildArgs),
@@ -62,6 +71,9 @@ impl Cli {
             Command::Supervisor(args) => supervisor::run(*args),
             Command::Machine(args) => machine::run(args),
             Command::Demo(args) => demo::run(args),
+            Command::Doctor(args) => doctor::run(args),
+            Command::Clocks(args) => clocks::run(args),
+            Command::ClockGuard(args) => clocks::run_guard(&args),
             Command::MetisChild(args) => Ok(crate::metis_child::run_child(&args)?),
         }
     }

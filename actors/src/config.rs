@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use greengnn_model::layers::{DeviceChoice, LayerError};
 use greengnn_model::policy::{Budget, BudgetError, UnknownPolicy, policy_by_name};
+use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,8 @@ pub struct TrainConfig {
     pub window: u32,
     /// Cache memory of a rank: a share of the rows that it does not own, bytes, or rows.
     pub budget: String,
+    /// How remote rows travel and are kept: `f32`, `f16`, `bf16` or `int8`. All but `f32` change what is computed.
+    pub row_type: RowType,
     pub epochs: u32,
     /// Seed nodes of a rank per step.
     pub batch_size: u32,
@@ -52,6 +55,7 @@ impl Default for TrainConfig {
             policy: "bulk".to_owned(),
             window: 16,
             budget: "25%".to_owned(),
+            row_type: RowType::F32,
             epochs: 10,
             batch_size: 1000,
             fanouts: vec![25, 10],
@@ -208,6 +212,10 @@ pub struct TrainFlags {
     /// Cache memory per rank: 25% of the remote rows, 64MiB, or 1000rows [default: 25%]
     #[arg(long)]
     pub budget: Option<String>,
+    /// How remote rows travel and are kept: f32, f16, bf16, or int8 with a scale per row; fewer bits move fewer bytes and
+    /// let a budget in bytes hold more rows, but round the features [default: f32]
+    #[arg(long, value_name = "TYPE")]
+    pub row_type: Option<RowType>,
     /// [default: 10]
     #[arg(long)]
     pub epochs: Option<u32>,
@@ -273,6 +281,7 @@ impl TrainFlags {
         set(&mut config.policy, &self.policy);
         set(&mut config.budget, &self.budget);
         set(&mut config.device, &self.device);
+        config.row_type = self.row_type.unwrap_or(config.row_type);
         config.window = self.window.unwrap_or(config.window);
         config.epochs = self.epochs.unwrap_or(config.epochs);
         config.batch_size = self.batch_size.unwrap_or(config.batch_size);

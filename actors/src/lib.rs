@@ -9,6 +9,9 @@
 //! 4. A rank is a [`presampler`], its initial [`filling`], a [`planner`], a [`prefetcher`] with its [`arena`] and the
 //!    assembly of batches, and a [`trainer`] that averages gradients in a [`collective`].
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
+//!
+//! [`doctor`] says beforehand what a computer can measure.
+//! [`offline`] samples what a run will need without any of this, to tell what it will cost.
 
 pub mod arena;
 mod assembly;
@@ -17,12 +20,14 @@ pub mod cli;
 pub mod collective;
 pub mod config;
 pub mod control;
+pub mod doctor;
 pub mod filling;
 pub mod gate;
 pub mod launcher;
 pub mod lifetime;
 pub mod machine;
 pub mod metis_child;
+pub mod offline;
 pub mod owner;
 pub mod placement;
 pub mod planner;

@@ -417,6 +417,7 @@ impl MachineState {
             me: self.id.clone(),
             ip: self.ip,
             parts_folder: self.options.parts.clone(),
+            work_folder: self.options.work_folder.clone(),
             manifest: Arc::clone(&self.manifest),
             node: Arc::clone(&self.node),
             hosted: Arc::clone(&self.hosted),

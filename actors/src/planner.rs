@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use greengnn_model::book::{PartitionBook, Rank};
-use greengnn_model::plan::{CacheState, WindowPlan};
+use greengnn_model::plan::{CacheState, Request, WindowPlan};
 use greengnn_model::policy::{PlanError, PlanInput, Policy, RemoteTrace};
+use greengnn_model::row_type::RowType;
 use tokio::sync::mpsc;
 
 use crate::presampler::{EpochTrace, thread_cpu_s};
@@ -31,9 +32,15 @@ pub struct RankPlanner {
     pub book: Arc<PartitionBook>,
     pub budget_rows: u32,
     pub window: u32,
+    pub row_type: RowType,
     pub epochs: u32,
     /// What the arena holds after the set-up.
     pub state: CacheState,
+}
+
+/// Has the rows of `requests` come as `row_type`: policies plan rows, whatever a row takes.
+pub fn encode_as(row_type: RowType, requests: &mut [Request]) {
+    requests.iter_mut().for_each(|request| request.dtype = row_type);
 }
 
 impl RankPlanner {
@@ -83,7 +90,8 @@ impl RankPlanner {
             from_step: 0,
             state: std::mem::take(&mut self.state),
         })?;
-        while let Some(window) = planner.next_window()? {
+        while let Some(mut window) = planner.next_window()? {
+            encode_as(self.row_type, &mut window.requests);
             if plans.blocking_send(Ok(Planned::Window(window))).is_err() {
                 return Ok(None);
             }

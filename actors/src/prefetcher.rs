@@ -11,6 +11,7 @@ use greengnn_model::counters::{Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
 use greengnn_model::plan::{BatchPlan, Place, Request};
 use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
+use greengnn_model::row_type::RowType;
 use greengnn_model::rows::RowBook;
 use greengnn_model::store::PartStore;
 use greengnn_model::trace::TraceError;
@@ -96,6 +97,7 @@ pub struct Prefetcher {
     /// Slots of exactly the budget.
     pub arena: Arc<RowArena>,
     pub width: usize,
+    pub row_type: RowType,
     pub preaggregate: bool,
     pub verify: bool,
     /// One permit per batch that may be assembled; the trainer gives one back per finished step.
@@ -116,15 +118,15 @@ impl Prefetcher {
                 phase: Phase::Setup,
             },
         };
-        let none = Arc::new(RowArena::new(0, self.width));
+        let none = Arc::new(RowArena::new(0, self.row_bytes()));
         let mut traffic = Traffic::default();
-        let asked: Vec<Asked> = fill
+        let asked: Vec<Result<Asked, PrefetchError>> = fill
             .requests
             .iter()
             .map(|request| self.ask(caller, request.clone(), &none))
             .collect();
         for asked in asked {
-            self.answered(0, asked, &mut traffic).await?;
+            self.answered(0, asked?, &mut traffic).await?;
         }
         Ok(traffic)
     }
@@ -208,7 +210,7 @@ impl Prefetcher {
         due: Vec<Request>,
     ) -> Result<PreparedBatch, PrefetchError> {
         let step = plan.step;
-        let direct = execution.assembly_buffer(plan.direct_rows as usize, self.width, self.verify);
+        let direct = execution.assembly_buffer(plan.direct_rows as usize, self.row_bytes(), self.verify);
         for request in due {
             let phase = execution.phase(request.needed_by_step);
             held.rows += slots_of(&request);
@@ -220,7 +222,7 @@ impl Prefetcher {
                 },
             };
             let needed_by = request.needed_by_step;
-            let asked = self.ask(caller, request, &direct);
+            let asked = self.ask(caller, request, &direct)?;
             execution.in_flight.entry(needed_by).or_default().push(asked);
         }
         held.peak = held.peak.max(held.rows);
@@ -248,6 +250,7 @@ impl Prefetcher {
             direct: Arc::clone(&direct),
             trace: Arc::clone(&execution.trace),
             width: self.width,
+            row_type: self.row_type,
             preaggregate: self.preaggregate,
             verify: self.verify,
             buffers: Arc::clone(&self.buffers),
@@ -283,15 +286,28 @@ impl Prefetcher {
         }
     }
 
+    /// Bytes of one encoded row.
+    fn row_bytes(&self) -> usize {
+        self.row_type.row_bytes(self.width)
+    }
+
     /// Sends a request; its rows land where the plan wants them.
-    fn ask(&self, caller: Caller, request: Request, direct: &Arc<RowArena>) -> Asked {
+    fn ask(&self, caller: Caller, request: Request, direct: &Arc<RowArena>) -> Result<Asked, PrefetchError> {
+        if request.dtype != self.row_type {
+            return Err(PrefetchError::PlanDoesNotFit {
+                rank: self.rank,
+                step: request.needed_by_step,
+                what: format!("a request wants {} rows in a run of {}", request.dtype, self.row_type),
+            });
+        }
         let rows = request.rows.len() as u64;
-        let bytes = rows * (self.width * request.dtype.bytes()) as u64;
+        let row_bytes = self.row_bytes();
+        let bytes = rows * row_bytes as u64;
         let sink = PlacedRows {
             arena: Arc::clone(&self.arena),
             direct: Arc::clone(direct),
             places: request.places,
-            width: self.width,
+            row_bytes,
         };
         let transport = Arc::clone(&self.transport);
         let answer = tokio::spawn(async move {
@@ -299,12 +315,12 @@ impl Prefetcher {
                 .fetch_rows(caller, request.owner, request.rows, Box::new(sink))
                 .await
         });
-        Asked {
+        Ok(Asked {
             answer,
             phase: caller.period.phase,
             rows,
             bytes,
-        }
+        })
     }
 
     /// Waits for an answer, and counts what came.
@@ -389,14 +405,14 @@ impl Execution {
 
     /// A buffer for rows that come directly for one batch. The last one is used again if it is large enough and nobody
     /// holds it any more.
-    fn assembly_buffer(&mut self, rows: usize, width: usize, verify: bool) -> Arc<RowArena> {
+    fn assembly_buffer(&mut self, rows: usize, row_bytes: usize, verify: bool) -> Arc<RowArena> {
         let spare = self
             .spare
             .take()
             .filter(|spare| spare.rows() >= rows && Arc::strong_count(spare) == 1);
         match spare {
             Some(spare) if !verify => spare,
-            _ => Arc::new(RowArena::for_run(rows, width, verify)),
+            _ => Arc::new(RowArena::for_run(rows, row_bytes, verify)),
         }
     }
 }
@@ -422,12 +438,12 @@ struct PlacedRows {
     arena: Arc<RowArena>,
     direct: Arc<RowArena>,
     places: Vec<Place>,
-    width: usize,
+    row_bytes: usize,
 }
 
 impl RowSink for PlacedRows {
-    fn accept(&mut self, first: usize, values: &[f32]) {
-        for (place, row) in self.places[first..].iter().zip(values.chunks_exact(self.width)) {
+    fn accept(&mut self, first: usize, rows: &[u8]) {
+        for (place, row) in self.places[first..].iter().zip(rows.chunks_exact(self.row_bytes)) {
             // SAFETY: the plan gives every place to one request, between its issue and the step that needs it.
             match *place {
                 Place::Slot(slot) => unsafe { self.arena.write(slot, row) },

@@ -340,7 +340,7 @@ impl Presampler {
         let header = TraceHeader {
             spec: spec.clone(),
             book: (*self.book).clone(),
-            rows: self.rows.row_of_node().map(|_| PartitionBook::clone(self.rows.book())),
+            rows: self.part.manifest().row_bounds.clone(),
             graph_hash: self.graph_hash,
         };
         let mut writer = TraceWriter::create(path, header).map_err(trace_error)?;

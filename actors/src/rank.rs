@@ -29,7 +29,7 @@ use crate::collective::Collective;
 use crate::config::TrainConfig;
 use crate::filling::{Filling, FillingError};
 use crate::machine::MachineEvent;
-use crate::planner::{PLANS_AHEAD, RankPlanner};
+use crate::planner::{PLANS_AHEAD, RankPlanner, encode_as};
 use crate::prefetcher::{PrefetchError, Prefetched, Prefetcher, planned_of};
 use crate::presampler::{EPOCHS_AHEAD, EpochTrace, Presampler, PresamplerError};
 use crate::report::records::StepRecord;
@@ -168,6 +168,7 @@ fn start_workers(
     let epoch_permits = Arc::new(Semaphore::new(EPOCHS_AHEAD));
     let ahead = Arc::new(Semaphore::new(1 + config.ahead as usize));
     let width = start.part.manifest().features;
+    let row_bytes = config.row_type.row_bytes(width);
     let (trace_sender, traces) = mpsc::channel(EPOCHS_AHEAD);
     // Batches are bounded by `ahead`; the borders of an epoch need room beside them.
     let (batch_sender, batches) = mpsc::channel(4);
@@ -209,8 +210,9 @@ fn start_workers(
         rows: Arc::clone(&start.rows),
         part: start.part,
         transport: start.transport,
-        arena: Arc::new(RowArena::for_run(start.budget_rows as usize, width, config.verify)),
+        arena: Arc::new(RowArena::for_run(start.budget_rows as usize, row_bytes, config.verify)),
         width,
+        row_type: config.row_type,
         preaggregate: start.preaggregate,
         verify: config.verify,
         ahead: Arc::clone(&ahead),
@@ -223,6 +225,7 @@ fn start_workers(
         book: Arc::clone(start.rows.book()),
         budget_rows: start.budget_rows,
         window: config.window,
+        row_type: config.row_type,
         epochs: config.epochs,
         state: CacheState::default(),
     };
@@ -310,7 +313,8 @@ impl Loader {
         told: &ActorRef<RankEvent>,
     ) -> Result<(), LoaderError> {
         let rank = self.prefetcher.rank;
-        let fill = self.filling.plan().await?;
+        let mut fill = self.filling.plan().await?;
+        encode_as(self.planner.row_type, &mut fill.requests);
         let held = fill.state.held.len() as u64;
         let planned = planned_of(&fill.requests);
         let traffic = self.prefetcher.fill(&fill).await?;

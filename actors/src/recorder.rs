@@ -352,6 +352,7 @@ fn period_summary(reports: &[EpochReport], phase: Phase) -> PeriodSummary {
         cpu_s: readings.iter().map(|reading| reading.cpu_s).sum(),
         energy_j: energy.joules,
         energy_quality: energy.quality,
+        energy_by_device: energy.by_device(),
     }
 }
 

@@ -1,12 +1,19 @@
 //! What an owner serves: the feature rows and the neighbour samples of one part, and the ledgers that count it.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use greengnn_model::book::{NodeId, PartId, Rank};
 use greengnn_model::counters::Period;
+use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::{NeighborQuery, NeighborReply, Topology, answer_query};
 use serde::{Deserialize, Serialize};
+
+mod encoded;
+
+use encoded::EncodedRows;
 
 use crate::transport::Caller;
 
@@ -30,15 +37,35 @@ pub trait ShardData: Send + Sync + 'static {
 /// One part, ready to be served, with the count of what it has served.
 pub struct PartShard {
     data: Box<dyn ShardData>,
+    row_type: RowType,
+    /// None where rows are served as they are stored.
+    encoded: Option<EncodedRows>,
     served: ServedLedger,
 }
 
 impl PartShard {
+    /// A part whose rows are served as they are stored.
     pub fn new(data: impl ShardData) -> Self {
         Self {
             data: Box::new(data),
+            row_type: RowType::F32,
+            encoded: None,
             served: ServedLedger::default(),
         }
+    }
+
+    /// A part whose rows are served as `row_type`. Those that are not f32 are encoded once, into a file without a name in
+    /// `folder` that is as large as all of them.
+    ///
+    /// # Errors
+    /// The folder cannot be written or has too little room.
+    pub fn encoded(data: impl ShardData, row_type: RowType, folder: &Path) -> io::Result<Self> {
+        let mut shard = Self::new(data);
+        if row_type != RowType::F32 {
+            shard.row_type = row_type;
+            shard.encoded = Some(EncodedRows::new(&*shard.data, row_type, folder)?);
+        }
+        Ok(shard)
     }
 
     pub fn part(&self) -> PartId {
@@ -53,9 +80,17 @@ impl PartShard {
         self.data.width()
     }
 
-    /// The features of a local row, which must be below [`rows`](Self::rows).
-    pub fn row(&self, row: u32) -> &[f32] {
-        self.data.row(row)
+    /// Bytes of one row as it is served.
+    pub fn row_bytes(&self) -> usize {
+        self.row_type.row_bytes(self.width())
+    }
+
+    /// A local row as it travels; it must be below [`rows`](Self::rows).
+    pub fn encoded_row(&self, row: u32) -> &[u8] {
+        match &self.encoded {
+            Some(encoded) => encoded.row(row, &*self.data),
+            None => bytemuck::cast_slice(self.data.row(row)),
+        }
     }
 
     pub fn data(&self) -> &dyn ShardData {
@@ -157,7 +192,7 @@ impl ServedLedger {
 
 /// What one process wrote to its sockets, by period, and the row bytes that arrived on them, by rank and period.
 ///
-/// Bytes are counted once, by the writer, headers included. Arrivals are counted by the reader and hold feature values
+/// Bytes are counted once, by the writer, headers included. Arrivals are counted by the reader and hold encoded rows
 /// alone, so that arrived bytes over the bytes of a row are the rows that crossed: an account that is independent of
 /// the owners' [`ServedLedger`].
 #[derive(Debug, Default)]
@@ -194,7 +229,7 @@ impl WireLedger {
         lock(&self.written).values().sum()
     }
 
-    /// Bytes of feature values that came in over sockets so far.
+    /// Bytes of encoded rows that came in over sockets so far.
     pub fn arrived_row_bytes(&self) -> BTreeMap<(Rank, Period), u64> {
         lock(&self.arrived).clone()
     }

@@ -410,6 +410,7 @@ impl ClusterState {
             version: SUMMARY_VERSION,
             policy: config.policy.clone(),
             window: config.window,
+            row_type: config.row_type,
             budget_rows: self.recorder.budget_rows(),
             held_rows_peak: self.recorder.held_rows_peak(),
             ranks: u32::from(self.manifest.book.parts()),

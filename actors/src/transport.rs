@@ -61,7 +61,7 @@ pub use hosted::{Hosted, MachineId};
 pub use inbox::{Inbox, InboxError, InboxLimits, Reservation};
 pub use listener::LaneListener;
 pub use router::Router;
-pub use settings::{LaneSettings, MAX_ROW_WIDTH};
+pub use settings::{LaneSettings, MAX_ROW_BYTES};
 pub use ticket::{Ticket, TicketBook, TicketError, TicketSource, TicketStack};
 
 /// A boxed future, so that transports can be used as trait objects.
@@ -74,10 +74,10 @@ pub struct Caller {
     pub period: Period,
 }
 
-/// Takes rows as they come.
+/// Takes rows as they come, encoded as the run's row type says.
 pub trait RowSink: Send {
-    /// `values` holds whole rows, the first of which is row number `first` of the request.
-    fn accept(&mut self, first: usize, values: &[f32]);
+    /// `rows` holds whole encoded rows one after the other, the first of which is row number `first` of the request.
+    fn accept(&mut self, first: usize, rows: &[u8]);
 }
 
 /// What an all-reduce, an all-gather or a broadcast sends from one rank to another.

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::layers::{Device, DeviceChoice, LayerError, ModelConfig, Trainable};
-use greengnn_model::plan::RowType;
 use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy, policy_by_name};
+use greengnn_model::row_type::RowType;
 use greengnn_model::rows::RowBook;
 use greengnn_model::sampling::{StepCounts, steps};
 use greengnn_model::store::{PartStore, PartsManifest, StoreError};
@@ -51,6 +51,13 @@ pub enum WiringError {
         machine: String,
         reason: String,
     },
+    #[error("part {part} cannot be encoded as {row_type} in {folder}: {source}")]
+    Encode {
+        part: Rank,
+        row_type: RowType,
+        folder: PathBuf,
+        source: std::io::Error,
+    },
     #[error("the supervisor gave this machine no rank")]
     NoRank,
     #[error("the graph hash {0:?} of the manifest is not 64 hexadecimal digits")]
@@ -63,6 +70,8 @@ pub struct Order {
     pub me: MachineId,
     pub ip: IpAddr,
     pub parts_folder: PathBuf,
+    /// For files that go when the run ends.
+    pub work_folder: PathBuf,
     pub manifest: Arc<PartsManifest>,
     pub node: Arc<ControlNode>,
     pub hosted: Arc<Hosted>,
@@ -107,6 +116,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         me,
         ip,
         parts_folder,
+        work_folder,
         manifest,
         node,
         hosted,
@@ -127,6 +137,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
 
     let settings = LaneSettings {
         deadline,
+        row_type: config.row_type,
         ..LaneSettings::default()
     };
     hosted.set_membership_epoch(assignment.membership_epoch);
@@ -140,7 +151,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
                 .await
                 .map_err(ended)??;
         }
-        hosted.add_shard(Arc::new(PartShard::new(StoredShard(Arc::clone(&part)))));
+        hosted.add_shard(Arc::new(shard(&part, config.row_type, &work_folder)?));
         hosted.add_inbox(Inbox::new(*rank, InboxLimits::default()));
         parts.insert(*rank, part);
     }
@@ -186,7 +197,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
             .for_each(|rank| hosts[usize::from(*rank)].clone_from(&machine.name));
     }
     let choice: DeviceChoice = config.device.parse()?;
-    let row_bytes = manifest.features * RowType::F32.bytes();
+    let row_bytes = config.row_type.row_bytes(manifest.features);
     let mut seats = Vec::new();
     let mut budgets = BTreeMap::new();
     let mut device_name = String::new();
@@ -270,6 +281,17 @@ async fn open_lanes(
     .await?)
 }
 
+/// The part as it is served.
+fn shard(part: &Arc<PartStore>, row_type: RowType, folder: &Path) -> Result<PartShard, WiringError> {
+    let shard = PartShard::encoded(StoredShard(Arc::clone(part)), row_type, folder);
+    shard.map_err(|source| WiringError::Encode {
+        part: part.part(),
+        row_type,
+        folder: folder.to_owned(),
+        source,
+    })
+}
+
 /// A blocking task that ended before its work was done.
 fn ended(error: tokio::task::JoinError) -> WiringError {
     WiringError::Layer(LayerError::Backend(error.to_string()))
@@ -323,7 +345,8 @@ fn set_threads(config: &TrainConfig, own: &MachineInfo, machines: &[MachineInfo]
     }
 }
 
-fn parse_hash(text: &str) -> Result<[u8; 32], WiringError> {
+/// A hash of 64 hexadecimal digits.
+pub fn parse_hash(text: &str) -> Result<[u8; 32], WiringError> {
     let bad = || WiringError::BadHash(text.to_owned());
     if text.len() != 64 || !text.is_ascii() {
         return Err(bad());

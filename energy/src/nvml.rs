@@ -27,6 +27,9 @@ const GPU_POWER_CAP_W: f64 = 3000.0;
 /// After a driver went away it is asked for again this often.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
+/// Environment variable that names the library's file, for drivers that lie outside the system's search path.
+pub const LIBRARY_VARIABLE: &str = "GREENGNN_NVML";
+
 /// Why a GPU, or all of them, cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
@@ -105,12 +108,12 @@ pub struct NvmlReader {
 }
 
 impl NvmlReader {
-    /// Loads the library and starts it.
+    /// Loads the library and starts it: the file that [`LIBRARY_VARIABLE`] names, else what the system finds.
     ///
     /// # Errors
     /// `NoLibrary`, `NoDriver` or `NoPermission`.
     pub fn load() -> Result<Self, GpuError> {
-        Self::start(None)
+        Self::start(std::env::var_os(LIBRARY_VARIABLE).map(PathBuf::from))
     }
 
     /// The same with the library in this file, for drivers that lie outside the system's search path.
@@ -131,7 +134,7 @@ impl NvmlReader {
     }
 
     /// Asks NVML. When the driver has gone, it is closed, and started again after a while.
-    fn ask<T>(&mut self, question: impl FnOnce(&Nvml) -> Result<T, NvmlError>) -> Result<T, GpuError> {
+    pub(crate) fn ask<T>(&mut self, question: impl FnOnce(&Nvml) -> Result<T, NvmlError>) -> Result<T, GpuError> {
         if self.nvml.is_none() {
             if self.retry_at.is_some_and(|at| Instant::now() < at) {
                 return Err(GpuError::Lost);
@@ -362,6 +365,8 @@ impl Source for Gpus {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod fake;
 #[cfg(test)]
 mod library_tests;
 #[cfg(test)]

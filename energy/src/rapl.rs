@@ -189,7 +189,7 @@ impl Rapl {
     /// The first reason other than "absent", which says most about what to do; else `Absent`, or `VirtualMachine` in a
     /// guest.
     pub fn search() -> Result<Self, RaplUnavailable> {
-        let guest = is_guest(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
+        let guest = is_virtual_machine();
         Self::search_in(&SEARCH_LIST.map(PathBuf::from), guest)
     }
 
@@ -221,6 +221,11 @@ impl Rapl {
             root: self.root.clone(),
         })
     }
+}
+
+/// Whether this computer is a guest of a hypervisor.
+pub fn is_virtual_machine() -> bool {
+    is_guest(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
 }
 
 /// Whether `/proc/cpuinfo` is that of a guest of a hypervisor.

@@ -204,7 +204,7 @@ pub struct EnergyTotal {
     /// The domains that are summed, each once.
     pub counted: Vec<DomainEnergy>,
     /// The domains that should have been summed and have no figure.
-    pub missing: Vec<DomainKey>,
+    pub missing: Vec<DomainEnergy>,
     /// CPU seconds of all processes.
     pub cpu_s: f64,
     /// Longest of the windows, in seconds.
@@ -241,7 +241,7 @@ pub fn combine<'a>(readings: impl IntoIterator<Item = &'a EnergyReading>) -> Ene
         for energy in parts_of_host(host, domains) {
             match energy.joules {
                 Some(_) => total.counted.push(energy),
-                None => total.missing.push(energy.key),
+                None => total.missing.push(energy),
             }
         }
     }

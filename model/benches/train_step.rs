@@ -47,7 +47,13 @@ fn batch(case: &Case, preaggregate: bool) -> AssembledBatch {
     let outer = shapes::block(destinations, sources, edges);
     let values = shapes::values(sources as usize * case.features);
     let rows: Vec<&[f32]> = values.chunks_exact(case.features).collect();
-    let input = assemble_input(&rows, &outer, case.features, preaggregate, &mut InputBuffers::default());
+    let input = assemble_input(
+        &rows[..],
+        &outer,
+        case.features,
+        preaggregate,
+        &mut InputBuffers::default(),
+    );
     AssembledBatch {
         key: BatchKey {
             seed: 1,

@@ -8,13 +8,16 @@
 
 mod backward;
 mod kernels;
+mod stored;
 
 pub use backward::{TransposedBlock, own_and_mean_backward, segment_mean_backward};
+pub use stored::{StoredRow, StoredRows};
 
 use rayon::prelude::*;
 
 use crate::batch::Block;
 use crate::layers::BatchInput;
+use crate::row_type::RowType;
 
 /// Output rows of one task: a few hundred kilobytes of picked rows, enough to hide the cost of a task.
 const ROWS_PER_TASK: usize = 64;
@@ -24,6 +27,13 @@ const ROWS_PER_TASK: usize = 64;
 pub enum AssembleError {
     #[error("row {row} of the batch has {found} values, the features are {wanted} wide")]
     RowWidth { row: usize, wanted: usize, found: usize },
+    #[error("row {row} of the batch came in {found} bytes, the features take {wanted} as {row_type}")]
+    RowBytes {
+        row: usize,
+        row_type: RowType,
+        wanted: usize,
+        found: usize,
+    },
     #[error("{what} has {found} values, {wanted} are needed")]
     Length {
         what: &'static str,
@@ -36,10 +46,23 @@ pub enum AssembleError {
 
 /// Feature rows by their index in a batch, wherever they lie in memory.
 pub trait FeatureRows: Sync {
+    /// Whether rows may have to be decoded.
+    const DECODED: bool = false;
+
     fn count(&self) -> usize;
 
-    /// The row at `index`, which is below [`count`](Self::count).
-    fn row(&self, index: usize) -> &[f32];
+    /// Refuses the first row that does not have `width` values.
+    fn check_width(&self, width: usize) -> Result<(), AssembleError>;
+
+    /// The row at `index`, which is below [`count`](Self::count): where it lies, or decoded into `scratch`, which has
+    /// its width if rows are [`DECODED`](Self::DECODED).
+    fn row<'a>(&'a self, index: usize, scratch: &'a mut [f32]) -> &'a [f32];
+
+    /// Copies the row at `index` into `out`, which has its width.
+    fn copy_row(&self, index: usize, out: &mut [f32]);
+
+    /// Where the row at `index` lies in memory, as it is.
+    fn memory(&self, index: usize) -> &[u8];
 }
 
 /// One slice per row: what a loader has when rows come from a store, a cache and the network.
@@ -48,9 +71,29 @@ impl FeatureRows for [&[f32]] {
         self.len()
     }
 
+    fn check_width(&self, width: usize) -> Result<(), AssembleError> {
+        match self.iter().position(|row| row.len() != width) {
+            Some(row) => Err(AssembleError::RowWidth {
+                row,
+                wanted: width,
+                found: self[row].len(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     #[inline(always)]
-    fn row(&self, index: usize) -> &[f32] {
+    fn row<'a>(&'a self, index: usize, _scratch: &'a mut [f32]) -> &'a [f32] {
         self[index]
+    }
+
+    fn copy_row(&self, index: usize, out: &mut [f32]) {
+        out.copy_from_slice(self[index]);
+    }
+
+    #[inline(always)]
+    fn memory(&self, index: usize) -> &[u8] {
+        bytemuck::cast_slice(self[index])
     }
 }
 
@@ -83,6 +126,12 @@ impl<'a> Columns<'a> {
             width,
         }
     }
+
+    #[inline(always)]
+    fn at(&self, index: usize) -> &'a [f32] {
+        let start = index * self.stride + self.start;
+        &self.values[start..start + self.width]
+    }
 }
 
 impl FeatureRows for Columns<'_> {
@@ -90,10 +139,22 @@ impl FeatureRows for Columns<'_> {
         self.values.len().checked_div(self.stride).unwrap_or(0)
     }
 
+    fn check_width(&self, width: usize) -> Result<(), AssembleError> {
+        require_length("a row of the matrix", width, self.width)
+    }
+
     #[inline(always)]
-    fn row(&self, index: usize) -> &[f32] {
-        let start = index * self.stride + self.start;
-        &self.values[start..start + self.width]
+    fn row<'a>(&'a self, index: usize, _scratch: &'a mut [f32]) -> &'a [f32] {
+        self.at(index)
+    }
+
+    fn copy_row(&self, index: usize, out: &mut [f32]) {
+        out.copy_from_slice(self.at(index));
+    }
+
+    #[inline(always)]
+    fn memory(&self, index: usize) -> &[u8] {
+        bytemuck::cast_slice(self.at(index))
     }
 }
 
@@ -129,22 +190,27 @@ pub fn check_block(block: &Block) -> Result<(), AssembleError> {
     }
 }
 
-/// Copies rows one after the other into `out`, row-major `[rows, width]` with `width = out.len() / rows.len()`.
-pub fn gather_rows(rows: &[&[f32]], out: &mut [f32]) -> Result<(), AssembleError> {
-    if rows.is_empty() || out.is_empty() {
-        return require_length("the gathered matrix", 0, out.len())
-            .and(rows.iter().try_for_each(|row| require_length("a row", 0, row.len())));
+/// Copies the first `count` rows one after the other into `out`, row-major `[count, width]`.
+fn gather_rows<R: FeatureRows + ?Sized>(
+    rows: &R,
+    count: usize,
+    width: usize,
+    out: &mut [f32],
+) -> Result<(), AssembleError> {
+    rows.check_width(width)?;
+    require_length("the gathered matrix", count * width, out.len())?;
+    if count > rows.count() {
+        return require_length("the table of rows", count, rows.count());
     }
-    let width = out.len() / rows.len();
-    require_length("the gathered matrix", width * rows.len(), out.len())?;
-    check_widths(rows, width)?;
-    out.par_chunks_mut(width * ROWS_PER_TASK)
-        .zip(rows.par_chunks(ROWS_PER_TASK))
-        .for_each(|(out, rows)| {
-            for (out, row) in out.chunks_exact_mut(width).zip(rows) {
-                out.copy_from_slice(row);
-            }
-        });
+    if width > 0 {
+        out.par_chunks_mut(width * ROWS_PER_TASK)
+            .enumerate()
+            .for_each(|(chunk, out)| {
+                for (row, out) in (chunk * ROWS_PER_TASK..).zip(out.chunks_exact_mut(width)) {
+                    rows.copy_row(row, out);
+                }
+            });
+    }
     Ok(())
 }
 
@@ -179,7 +245,7 @@ pub fn own_and_mean<R: FeatureRows + ?Sized>(
     if width > 0 {
         kernels::for_each_destination(block, stride, out, |destinations, out| {
             for (destination, out) in destinations.clone().zip(out.chunks_exact_mut(stride)) {
-                out[..width].copy_from_slice(rows.row(destination));
+                rows.copy_row(destination, &mut out[..width]);
             }
             kernels::mean_rows(rows, block, destinations, stride, width, &mut out[width..]);
         });
@@ -232,30 +298,30 @@ impl InputBuffers {
 ///
 /// `last_block` is the block of the outermost hop, whose sources are all nodes of the batch. With `preaggregate` the
 /// first layer's mean is taken here, straight from where the rows lie; otherwise the rows are gathered.
-pub fn assemble_input(
-    rows: &[&[f32]],
+pub fn assemble_input<R: FeatureRows + ?Sized>(
+    rows: &R,
     last_block: &Block,
     width: usize,
     preaggregate: bool,
     buffers: &mut InputBuffers,
 ) -> Result<BatchInput, AssembleError> {
-    require_length("the batch", last_block.source_count as usize, rows.len())?;
-    check_widths(rows, width)?;
+    let count = rows.count();
+    require_length("the batch", last_block.source_count as usize, count)?;
+    rows.check_width(width)?;
     if !preaggregate {
-        let mut gathered = buffers.take(rows.len() * width);
-        gather_rows(rows, &mut gathered)?;
+        let mut gathered = buffers.take(count * width);
+        gather_rows(rows, count, width, &mut gathered)?;
         return Ok(BatchInput::Rows(gathered));
     }
     let destinations = last_block.destination_count() as usize;
-    if destinations > rows.len() {
+    if destinations > count {
         return Err(AssembleError::Block(format!(
-            "it has {destinations} destinations but {} sources",
-            rows.len()
+            "it has {destinations} destinations but {count} sources"
         )));
     }
     let mut own = buffers.take(destinations * width);
     let mut mean = buffers.take(destinations * width);
-    gather_rows(&rows[..destinations], &mut own)?;
+    gather_rows(rows, destinations, width, &mut own)?;
     segment_mean(rows, last_block, width, &mut mean)?;
     Ok(BatchInput::PreAggregated { own, mean })
 }
@@ -272,17 +338,6 @@ fn check_aggregation<R: FeatureRows + ?Sized>(
         require_length("the table of rows", block.source_count as usize, rows.count())?;
     }
     require_length("the output", block.destination_count() as usize * stride, out)
-}
-
-fn check_widths(rows: &[&[f32]], width: usize) -> Result<(), AssembleError> {
-    match rows.iter().position(|row| row.len() != width) {
-        Some(row) => Err(AssembleError::RowWidth {
-            row,
-            wanted: width,
-            found: rows[row].len(),
-        }),
-        None => Ok(()),
-    }
 }
 
 fn require_length(what: &'static str, wanted: usize, found: usize) -> Result<(), AssembleError> {

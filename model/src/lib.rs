@@ -9,7 +9,8 @@
 //! 3. [`rng`] and [`sampling`]: draws the neighbours of every mini-batch ([`batch`]), by key.
 //! 4. [`trace`]: an epoch's batches on disk, presampled ahead of training.
 //! 5. [`policy`] and [`plan`]: what is fetched when, and what stays; [`executor`] runs a plan in memory.
-//! 6. [`assemble`] and [`layers`]: features into batches, batches into gradients.
+//! 6. [`row_type`]: how remote rows are encoded on the wire and in caches.
+//! 7. [`assemble`] and [`layers`]: features into batches, batches into gradients.
 //!
 //! [`counters`] is shared by all of them.
 
@@ -25,6 +26,7 @@ pub mod partition;
 pub mod plan;
 pub mod policy;
 pub mod rng;
+pub mod row_type;
 pub mod rows;
 pub mod sampling;
 pub mod store;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::book::PartId;
 use crate::rng::Purpose;
+pub use crate::row_type::RowType;
 
 /// Which memory a row is kept in. One level for now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -16,23 +17,6 @@ use crate::rng::Purpose;
 pub enum Level {
     #[default]
     Host,
-}
-
-/// How a row travels and is kept. One type for now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RowType {
-    #[default]
-    F32,
-}
-
-impl RowType {
-    /// Bytes of one value.
-    pub fn bytes(self) -> usize {
-        match self {
-            RowType::F32 => 4,
-        }
-    }
 }
 
 /// Where a remote row is when its batch is assembled.

@@ -11,7 +11,7 @@
 //! | [`full`](pinned::Full) | every remote row | once, at set-up |
 //!
 //! [`conformance`] checks any policy on any trace against the rules of [`Policy`]; [`bound`] says what none of them can beat,
-//! and [`delivery`] what a choice of delivery times costs, and which to choose.
+//! and [`delivery`] what a choice of delivery times costs, and which to choose; [`moves`] counts what plans will move.
 
 pub mod bound;
 pub mod budget;
@@ -21,6 +21,7 @@ pub mod delivery;
 pub mod epoch;
 mod frequencies;
 pub mod memory;
+pub mod moves;
 pub mod pinned;
 pub mod replacement;
 pub mod scored;
@@ -87,6 +88,11 @@ pub trait Policy: Send + Sync {
 
     /// Whether what is held at the end of an epoch is the state of the next one.
     fn keeps_across_epochs(&self) -> bool {
+        false
+    }
+
+    /// Whether what moves depends on [`PlanInput::window`].
+    fn uses_window(&self) -> bool {
         false
     }
 

@@ -5,6 +5,7 @@
 //! - [`rows`]: feature rows that are owned apart from their nodes;
 //! - [`shapes`]: graphs and models that are not as one expects;
 //! - [`files`]: what a run prints and leaves behind;
+//! - [`row_types`]: remote rows in fewer bits;
 //! - [`joules`]: energy counters that a test advances.
 //!
 //! And that training learns from the graph, below.
@@ -16,6 +17,7 @@ mod bits;
 mod counts;
 mod files;
 mod joules;
+mod row_types;
 mod rows;
 mod shapes;
 

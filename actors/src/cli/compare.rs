@@ -11,81 +11,65 @@ use sha2::{Digest, Sha256};
 
 use super::CliResult;
 use super::train::{check_device, title};
-use crate::config::{Resample, TrainConfig, TrainFlags};
+use crate::config::{TrainConfig, TrainFlags};
 use crate::launcher::{self, LaunchError, LocalRun};
+use crate::offline::OfflineParts;
+use crate::report::comparison::bounds::add_bounds;
 use crate::report::comparison::design::{Contender, takes_budget};
 use crate::report::comparison::{
-    CarryOutError, Cell, Comparison, ComparisonFolder, Design, carry_out, csv, page, text,
+    CarryOutError, Cell, CellRun, Comparison, ComparisonFolder, Design, carry_out, csv, page, text,
 };
 
 /// What a cell decides, or the arguments beside the configuration do.
-const NOT_OF_ALL_CELLS: [&str; 5] = ["policy", "budget", "batch-size", "seed", "machines"];
+const NOT_OF_ALL_CELLS: [&str; 6] = ["policy", "budget", "window", "batch-size", "seed", "machines"];
 
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
     /// Folder that `greengnn partition` wrote
     pub parts: PathBuf,
-    /// Policies to compare
-    #[arg(long, value_delimiter = ',', value_name = "P,P,..", action = clap::ArgAction::Set, default_value = "on-demand,window,bulk,full")]
-    pub policies: Vec<String>,
-    /// Cache memory per rank of the policies that take a budget: 25% of the remote rows, 64MiB, or 1000rows
-    #[arg(long, value_delimiter = ',', value_name = "B,B,..", action = clap::ArgAction::Set, default_value = "5%,25%,100%")]
-    pub budgets: Vec<Budget>,
-    /// Seed nodes of a rank per step
-    #[arg(long, value_delimiter = ',', value_name = "N,N,..", action = clap::ArgAction::Set, default_value = "500,1000,2000")]
-    pub batch_sizes: Vec<u32>,
-    /// Epochs of every run
-    #[arg(long, default_value_t = 3)]
-    pub epochs: u32,
-    /// Runs of every combination; 2 or more have intervals
+    /// Policies to compare [default: on-demand,window,bulk,full]
+    #[arg(long, value_delimiter = ',', value_name = "P,P,..", action = clap::ArgAction::Set, conflicts_with = "policy")]
+    pub policies: Option<Vec<String>>,
+    /// Budgets of the policies that take one [default: 5%,25%,100%]
+    #[arg(long, value_delimiter = ',', value_name = "B,B,..", action = clap::ArgAction::Set, conflicts_with = "budget")]
+    pub budgets: Option<Vec<Budget>>,
+    /// Seed nodes of a rank per step [default: 500,1000,2000]
+    #[arg(long, value_delimiter = ',', value_name = "N,N,..", action = clap::ArgAction::Set, conflicts_with = "batch_size")]
+    pub batch_sizes: Option<Vec<u32>>,
+    /// Steps per window, for the policies that use them [default: that of --window]
+    #[arg(long, value_delimiter = ',', value_name = "W,W,..", action = clap::ArgAction::Set, conflicts_with = "window")]
+    pub windows: Option<Vec<u32>>,
+    /// Runs of every combination; 2 or more have intervals. Repeat r, from 0, trains with seed + r under every policy
     #[arg(long, default_value_t = 5)]
     pub repeats: u32,
-    /// Seed of the first repeat and of the order of the runs; repeat r trains with seed + r under every policy
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    /// Do not sample the traces once more for the fewest rows that could have moved
+    #[arg(long)]
+    pub no_bounds: bool,
+    /// Rows that cost as much energy as the initiation of a request, for the plot of the one against the other; the
+    /// GreenGNN paper has measured 965
+    #[arg(long, value_name = "ROWS", default_value_t = 965.0, value_parser = positive)]
+    pub crossover_rows: f64,
     /// Folder of the comparison; one that was interrupted goes on in it
     #[arg(long, value_name = "DIR", default_value = "greengnn-comparison")]
     pub out: PathBuf,
     /// Print the comparison as JSON on standard output
     #[arg(long)]
     pub json: bool,
+    /// What is the same in all runs, and single values of what is compared.
     #[command(flatten)]
-    pub training: TrainingArgs,
+    pub training: TrainFlags,
 }
 
-/// What is the same in all runs.
-#[derive(Debug, clap::Args)]
-pub struct TrainingArgs {
-    /// A TOML file as `train --config` reads it; flags override it
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Steps per window; exact for `window`, a maximum for `bulk` [default: 16]
-    #[arg(long, value_name = "W")]
-    pub window: Option<u32>,
-    /// Neighbours per hop from the seeds outwards; one layer per hop [default: 25,10]
-    #[arg(long, value_delimiter = ',', value_name = "N,N,..", action = clap::ArgAction::Set)]
-    pub fanouts: Option<Vec<u32>>,
-    /// Width of the layers between [default: 128]
-    #[arg(long)]
-    pub hidden: Option<usize>,
-    /// Learning rate of Adam [default: 0.003]
-    #[arg(long)]
-    pub lr: Option<f64>,
-    /// [default: 0.5]
-    #[arg(long)]
-    pub dropout: Option<f64>,
-    /// Machine processes [default: one per part]
-    #[arg(long)]
-    pub machines: Option<u32>,
-    /// Compute threads per machine process [default: cores / machines on the host]
-    #[arg(long)]
-    pub threads: Option<u32>,
-    /// auto, cpu, cuda or cuda:N [default: auto]
-    #[arg(long)]
-    pub device: Option<String>,
-    /// Sample each epoch afresh, or replay the first epoch's trace [default: epoch]
-    #[arg(long, value_enum)]
-    pub resample: Option<Resample>,
+/// A flag of `train` that a comparison cannot take.
+#[derive(Debug, thiserror::Error)]
+#[error("--keep-trace keeps the traces of one run, and those of several would take its place; keep them with `train`")]
+pub struct KeepTraceError;
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
+        _ => Err("expected a number above 0".to_owned()),
+    }
 }
 
 /// Everything that the figures of a comparison depend on. A folder holds one comparison.
@@ -103,8 +87,11 @@ struct Description<'a> {
 
 pub fn run(args: CompareArgs) -> CliResult {
     let manifest = PartsManifest::open(&args.parts)?;
-    let design = design(&args, &manifest)?;
-    let config = base_config(&args)?;
+    if args.training.keep_trace.is_some() {
+        return Err(KeepTraceError.into());
+    }
+    let config = args.training.resolve()?;
+    let design = design(&args, &config, &manifest)?;
     for cell in design.cells() {
         config_of(&config, &cell).check()?;
     }
@@ -133,11 +120,27 @@ pub fn run(args: CompareArgs) -> CliResult {
             metrics_addr: None,
         })
     });
-    let comparison = match runs {
-        Ok(runs) => Comparison::new(dataset, design, runs),
+    let mut runs = match runs {
+        Ok(runs) => runs,
         Err(error) => return Err(interrupted(error, &args.out)),
     };
+    if !args.no_bounds {
+        bound(&args, &config, &mut runs)?;
+    }
+    let comparison = Comparison::new(dataset, design, runs, args.crossover_rows);
     show(&args, &folder, &comparison)
+}
+
+/// Says of every run what no policy could have beaten.
+fn bound(args: &CompareArgs, config: &TrainConfig, runs: &mut [CellRun]) -> CliResult {
+    let parts = OfflineParts::open(&args.parts)?;
+    add_bounds(
+        runs,
+        &parts,
+        |cell| config_of(config, cell),
+        |batch_size, seed| eprintln!("bounds: sampling batch size {batch_size}, seed {seed}"),
+    )?;
+    Ok(())
 }
 
 /// The run's own error, which says what happened; the rest of the comparison is still there.
@@ -154,47 +157,54 @@ fn interrupted(error: CarryOutError<LaunchError>, out: &Path) -> Box<dyn std::er
     }
 }
 
-fn design(args: &CompareArgs, manifest: &PartsManifest) -> Result<Design, Box<dyn std::error::Error + Send + Sync>> {
+fn design(
+    args: &CompareArgs,
+    config: &TrainConfig,
+    manifest: &PartsManifest,
+) -> Result<Design, Box<dyn std::error::Error + Send + Sync>> {
     let contender = |name: &String| {
         policy_by_name(name.trim()).map(|policy| Contender {
             policy: policy.name().to_owned(),
             takes_budget: takes_budget(&*policy, manifest.row_book()),
+            takes_window: policy.uses_window(),
         })
     };
+    let flags = &args.training;
+    let policies = values(
+        &args.policies,
+        &flags.policy,
+        &["on-demand", "window", "bulk", "full"].map(str::to_owned),
+    );
+    let budget: Option<Budget> = flags.budget.as_deref().map(str::parse).transpose()?;
+    let percent = |percent: u32| Budget::Share {
+        millionths: percent * 10_000,
+    };
     let design = Design {
-        contenders: args.policies.iter().map(contender).collect::<Result<_, _>>()?,
-        budgets: args.budgets.clone(),
-        batch_sizes: args.batch_sizes.clone(),
+        contenders: policies.iter().map(contender).collect::<Result<_, _>>()?,
+        budgets: values(&args.budgets, &budget, &[5, 25, 100].map(percent)),
+        batch_sizes: values(&args.batch_sizes, &flags.batch_size, &[500, 1000, 2000]),
+        windows: values(&args.windows, &None, &[config.window]),
         repeats: args.repeats,
-        seed: args.seed,
+        seed: config.seed,
     };
     design.check()?;
     Ok(design)
 }
 
-fn base_config(args: &CompareArgs) -> Result<TrainConfig, crate::config::ConfigError> {
-    let training = &args.training;
-    let flags = TrainFlags {
-        config: training.config.clone(),
-        window: training.window,
-        epochs: Some(args.epochs),
-        fanouts: training.fanouts.clone(),
-        hidden: training.hidden,
-        lr: training.lr,
-        dropout: training.dropout,
-        machines: training.machines,
-        threads: training.threads,
-        device: training.device.clone(),
-        resample: training.resample,
-        ..TrainFlags::default()
-    };
-    flags.resolve()
+/// The values that were listed, or the single one that was given, or the default.
+fn values<T: Clone>(listed: &Option<Vec<T>>, single: &Option<T>, default: &[T]) -> Vec<T> {
+    match (listed, single) {
+        (Some(listed), _) => listed.clone(),
+        (None, Some(single)) => vec![single.clone()],
+        (None, None) => default.to_vec(),
+    }
 }
 
 fn config_of(config: &TrainConfig, cell: &Cell) -> TrainConfig {
     TrainConfig {
         policy: cell.policy.clone(),
         budget: cell.budget.map_or("0%".to_owned(), |budget| budget.to_string()),
+        window: cell.window.unwrap_or(config.window),
         batch_size: cell.batch_size,
         seed: cell.seed,
         ..config.clone()
@@ -241,14 +251,33 @@ mod tests {
         let cell = Cell {
             policy: "window".into(),
             budget: Some("5%".parse().unwrap()),
+            window: Some(4),
             batch_size: 7,
             repeat: 2,
             seed: 3,
         };
         let of_cell = config_of(&config, &cell);
-        assert_eq!((of_cell.policy.as_str(), of_cell.budget.as_str()), ("window", "5%"));
+        assert_eq!(
+            (of_cell.policy.as_str(), of_cell.budget.as_str(), of_cell.window),
+            ("window", "5%", 4)
+        );
         assert_eq!((of_cell.batch_size, of_cell.seed, of_cell.hidden), (7, 3, 16));
         assert_eq!(of_all_cells(&of_cell).unwrap(), of_all_cells(&config).unwrap());
+    }
+
+    #[test]
+    fn a_list_a_single_value_and_the_default_are_taken_in_this_order() {
+        assert_eq!(values(&Some(vec![1, 2]), &Some(3), &[4]), [1, 2]);
+        assert_eq!(values(&None, &Some(3), &[4]), [3]);
+        assert_eq!(values(&None, &None, &[4, 5]), [4, 5]);
+    }
+
+    #[test]
+    fn a_crossover_is_a_positive_number() {
+        assert_eq!(positive("965"), Ok(965.0));
+        for text in ["0", "-1", "inf", "NaN", "many"] {
+            assert!(positive(text).is_err(), "{text}");
+        }
     }
 
     #[test]

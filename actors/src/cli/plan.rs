@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use greengnn_model::book::Rank;
 use greengnn_model::executor::Tally;
-use greengnn_model::plan::RowType;
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::conformance::{Case, RunTally, check};
 use greengnn_model::policy::{Budget, RemoteTrace, policy_by_name};
+use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
 use greengnn_model::trace::TraceReader;
 use serde::Serialize;
@@ -30,6 +30,9 @@ pub struct PlanArgs {
     /// Cache memory: 25% of the remote rows, 64MiB, or 1000rows
     #[arg(long, default_value = "25%")]
     pub budget: Budget,
+    /// How remote rows travel and are kept: f32, f16, bf16 or int8
+    #[arg(long, value_name = "TYPE", default_value_t)]
+    pub row_type: RowType,
     /// Steps per window; exact for `window`, a maximum for `bulk`
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     pub window: u32,
@@ -53,6 +56,7 @@ struct Prices {
     policy: &'static str,
     rank: Rank,
     window: u32,
+    row_type: RowType,
     budget_rows: u32,
     held_rows_peak: u32,
     /// The fill of a static policy.
@@ -133,7 +137,7 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
     }
     let rank = rank.unwrap_or(0);
     let book = Arc::new(manifest.row_book().clone());
-    let row_bytes = manifest.features * RowType::F32.bytes();
+    let row_bytes = args.row_type.row_bytes(manifest.features);
     let uses = RunUses::new(epochs.iter().map(|epoch| &**epoch), 0, &book, rank)?;
     let case = Case {
         asked_rows: args.budget.rows(row_bytes, book.remote_nodes(rank)),
@@ -149,6 +153,7 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
         policy: policy.name(),
         rank,
         window: args.window,
+        row_type: args.row_type,
         budget_rows: tally.budget_rows,
         held_rows_peak: held_rows_peak(&tally),
         feature_requests: tally.feature_requests(),

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use greengnn_model::policy::policy_by_name;
+use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
 use greengnn_model::synth::SynthSpec;
 
@@ -48,6 +49,7 @@ impl Pipeline {
                 book: Arc::clone(rows.book()),
                 budget_rows: 0,
                 window: 2,
+                row_type: RowType::F32,
                 epochs: EPOCHS,
                 state: CacheState::default(),
             },
@@ -56,8 +58,9 @@ impl Pipeline {
                 rows: Arc::clone(&rows),
                 part: Arc::clone(&part),
                 transport: Arc::clone(&transport),
-                arena: Arc::new(RowArena::for_run(0, width, false)),
+                arena: Arc::new(RowArena::for_run(0, RowType::F32.row_bytes(width), false)),
                 width,
+                row_type: RowType::F32,
                 preaggregate: true,
                 verify: false,
                 ahead: Arc::new(Semaphore::new(1 + config.ahead as usize)),

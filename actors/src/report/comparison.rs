@@ -1,10 +1,11 @@
 //! Several policies side by side: the same training, run again and again in random order, and what can be told apart.
 //!
-//! 1. [`design`]: the cells, which are all combinations of policy, budget, batch size and repeat, and their order.
+//! 1. [`design`]: the cells, which are all combinations of policy, budget, window, batch size and repeat, and their order.
 //! 2. [`folder`]: the folder of a comparison, in which it goes on after an interruption; [`carry_out`] runs what is
 //!    missing and checks that all policies have trained the same weights.
-//! 3. [`devices`]: the energy of a run by device. [`interval`]: means with 95 % intervals.
-//! 4. [`standings`]: the table, and what in a column is best or cannot be told from it.
+//! 3. [`steps`]: where the time of a run went. [`bounds`]: the fewest rows that it could have moved.
+//! 4. [`interval`]: means with 95 % intervals. [`standings`]: the table, and what in a column is best or cannot be told
+//!    from it. [`changes`]: the differences from `on-demand`.
 //! 5. [`text`], [`csv`] and [`page`]: the table for people and for scripts. [`Comparison`] is the file with everything.
 
 use std::path::Path;
@@ -13,31 +14,36 @@ use serde::{Deserialize, Serialize};
 
 use super::summary::RunSummary;
 
+pub mod bounds;
+pub mod changes;
 pub mod csv;
 pub mod design;
-pub mod devices;
 pub mod folder;
 pub mod interval;
 pub mod page;
 mod plots;
 pub mod standings;
+pub mod steps;
 pub mod text;
 
+pub use bounds::RowBound;
 pub use design::{Cell, Design};
 pub use folder::ComparisonFolder;
 
-use devices::DeviceEnergy;
 use folder::FolderError;
 use standings::Row;
+use steps::StepTimes;
 
 /// Version of the layout of `comparison.json`. It grows when a name changes its meaning, not when one is added.
 pub const COMPARISON_VERSION: u32 = 1;
 
-/// A finished run: its summary, the cell that it belongs to, and its energy by device.
+/// A finished run: its summary, the cell that it belongs to, and what no policy could have beaten.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellRun {
     pub cell: Cell,
-    pub device_energy: DeviceEnergy,
+    pub step_times: StepTimes,
+    /// None if the bounds were not asked for.
+    pub bound: Option<RowBound>,
     #[serde(flatten)]
     pub summary: RunSummary,
 }
@@ -49,6 +55,8 @@ pub struct Comparison {
     /// What was trained on.
     pub dataset: String,
     pub design: Design,
+    /// Rows that cost as much energy as the initiation of a request, as they were given.
+    pub crossover_rows: f64,
     /// One object per run, in the order of the table.
     pub cells: Vec<CellRun>,
     /// One object per line of the table.
@@ -59,7 +67,7 @@ pub struct Comparison {
 
 impl Comparison {
     /// `cells` in any order.
-    pub fn new(dataset: String, design: Design, mut cells: Vec<CellRun>) -> Self {
+    pub fn new(dataset: String, design: Design, mut cells: Vec<CellRun>, crossover_rows: f64) -> Self {
         let order = design.cells();
         cells.sort_by_key(|run| order.iter().position(|cell| *cell == run.cell));
         let standings::Standings { rows, notes } = standings::of(&cells);
@@ -67,6 +75,7 @@ impl Comparison {
             version: COMPARISON_VERSION,
             dataset,
             design,
+            crossover_rows,
             cells,
             table: rows,
             notes,
@@ -138,7 +147,7 @@ pub fn carry_out<E: std::error::Error + 'static>(
             of: order.len(),
         };
         let summary = run(turn, &folder.run_folder(cell)).map_err(CarryOutError::Run)?;
-        let finished = folder.with_devices(cell, summary)?;
+        let finished = folder.with_steps(cell, summary)?;
         check_against(&runs, &finished)?;
         runs.push(finished);
     }

@@ -4,14 +4,14 @@ use std::fmt::Write;
 
 use greengnn_energy::quality::Quality;
 
-use super::plot::{self, Plot, PlotError};
+use super::plot::{self, Plot, PlotError, XAxis};
 use super::records::EnergyPoint;
 use super::summary::{EpochSummary, PeriodSummary, RunSummary};
 use super::{table, units};
 
 mod power;
 
-pub(super) const STYLE: &str = include_str!("html/style.css");
+const STYLE: &str = include_str!("html/style.css");
 
 /// What a report is made of.
 #[derive(Clone, Copy, Debug)]
@@ -30,13 +30,43 @@ pub fn render(report: Report<'_>) -> Result<String, PlotError> {
     let summary = report.summary;
     let training = summary.training();
     let whole = summary.whole_run();
-    let title = escape(report.title);
     let off_plan = if summary.epochs_off_plan().is_empty() {
         ""
     } else {
         " off"
     };
-    Ok(format!(
+    let body = format!(
+        r#"<p class="soft">GraphSAGE trained by GreenGNN: {headline}.</p>
+<section class="tiles">{tiles}</section>
+<div class="card verdict"><b>What bound the run.</b> {bound}.</div>
+<div class="card verdict{off_plan}"><b>Planned and counted.</b> {plan}.</div>
+<h2>Epochs</h2>
+<section class="plots">{plots}</section>
+<h2>What it cost</h2>
+{totals}
+<p class="soft">{words}</p>
+<details><summary>Every epoch</summary>{epochs}</details>
+<details><summary>Configuration</summary><pre class="card">{config}</pre></details>
+<details><summary>Where it ran, and what came out</summary>{origin}</details>"#,
+        headline = escape(&table::headline(summary)),
+        tiles = tiles(summary, &training, &whole),
+        bound = unbroken(&escape(&capitalised(&summary.bound_by))),
+        plan = escape(&capitalised(&table::plan_note(summary))),
+        plots = plots(report)?,
+        totals = totals(summary),
+        words = energy_words(&whole),
+        epochs = epoch_table(&summary.epochs),
+        config = escape(report.config),
+        origin = origin(summary),
+    );
+    Ok(page(report.title, &body))
+}
+
+/// A page of that title around `body`, which is HTML.
+pub(super) fn page(title: &str, body: &str) -> String {
+    let title = escape(title);
+    let theme = plot::theme_css();
+    format!(
         r#"<!doctype html>
 <html lang="en">
 <head>
@@ -49,34 +79,12 @@ pub fn render(report: Report<'_>) -> Result<String, PlotError> {
 <body>
 <main>
 <h1>{title}</h1>
-<p class="soft">GraphSAGE trained by GreenGNN: {headline}.</p>
-<section class="tiles">{tiles}</section>
-<div class="card verdict"><b>What bound the run.</b> {bound}.</div>
-<div class="card verdict{off_plan}"><b>Planned and counted.</b> {plan}.</div>
-<h2>Epochs</h2>
-<section class="plots">{plots}</section>
-<h2>What it cost</h2>
-{totals}
-<p class="soft">{words}</p>
-<details><summary>Every epoch</summary>{epochs}</details>
-<details><summary>Configuration</summary><pre class="card">{config}</pre></details>
-<details><summary>Where it ran, and what came out</summary>{origin}</details>
+{body}
 </main>
 </body>
 </html>
-"#,
-        theme = plot::theme_css(),
-        headline = escape(&table::headline(summary)),
-        tiles = tiles(summary, &training, &whole),
-        bound = unbroken(&escape(&capitalised(&summary.bound_by))),
-        plan = escape(&capitalised(&table::plan_note(summary))),
-        plots = plots(report)?,
-        totals = totals(summary),
-        words = energy_words(&whole),
-        epochs = epoch_table(&summary.epochs),
-        config = escape(report.config),
-        origin = origin(summary),
-    ))
+"#
+    )
 }
 
 /// Text as HTML shows it, in an element or a quoted attribute.
@@ -184,7 +192,7 @@ fn plots(report: Report<'_>) -> Result<String, PlotError> {
         x_label: "epoch",
         y_text,
         y_max,
-        by_epoch: true,
+        x: XAxis::Epochs,
     };
     let most_bytes = epochs
         .iter()
@@ -332,9 +340,10 @@ fn origin(summary: &RunSummary) -> String {
         (
             "cache of a rank",
             format!(
-                "held at most {} of {} rows",
+                "held at most {} of {} {} rows",
                 units::count(summary.held_rows_peak),
-                units::count(summary.budget_rows)
+                units::count(summary.budget_rows),
+                summary.row_type
             ),
         ),
     ];

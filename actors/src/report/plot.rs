@@ -9,6 +9,10 @@ use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
+mod bars;
+
+pub use bars::{Bar, BarChart};
+
 /// Drawn at twice the size at which it is shown: the back end places everything on whole pixels.
 const SIZE: (u32, u32) = (1240, 560);
 const FONT: (&str, u32) = ("sans-serif", 38);
@@ -65,10 +69,20 @@ pub struct Plot<'a> {
     pub x_label: &'a str,
     /// How a value on the y axis is written.
     pub y_text: &'a dyn Fn(f64) -> String,
-    /// The y axis starts at 0, and ends here if given.
+    /// The y axis starts at 0, or below the lowest value if that is negative, and ends here if given.
     pub y_max: Option<f64>,
-    /// The x axis counts epochs, so that only whole numbers stand on it.
-    pub by_epoch: bool,
+    pub x: XAxis,
+}
+
+/// What stands on the x axis.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum XAxis {
+    /// Values from 0 on.
+    Values,
+    /// Epochs, so that only whole numbers stand on it.
+    Epochs,
+    /// Powers of this number, at equal distances.
+    Powers(f64),
 }
 
 /// One line, in pieces: between two pieces nothing is known.
@@ -80,7 +94,10 @@ pub type Values = Vec<f64>;
 impl Plot<'_> {
     /// Draws a line per series; series `i` has colour `i` of [`swatch`]. Points that are not finite are left out.
     pub fn lines(&self, series: &[Pieces]) -> Result<String, PlotError> {
-        let series: Vec<Pieces> = series.iter().map(finite_pieces).collect();
+        let series: Vec<Pieces> = series
+            .iter()
+            .map(|pieces| finite_pieces(&self.placed(pieces)))
+            .collect();
         let points = || series.iter().flatten().flatten();
         let x_range = self.x_range(points().map(|point| point.0));
         let y_range = self.y_range(points().map(|point| point.1));
@@ -91,7 +108,7 @@ impl Plot<'_> {
                 for piece in pieces {
                     let line = LineSeries::new(piece.iter().copied(), colour.stroke_width(STROKE));
                     chart.draw_series(line).map_err(text)?;
-                    let dots = if piece.len() == 1 || (self.by_epoch && piece.len() <= MOST_DOTS) {
+                    let dots = if piece.len() == 1 || (self.x == XAxis::Epochs && piece.len() <= MOST_DOTS) {
                         &piece[..]
                     } else {
                         &[]
@@ -152,21 +169,32 @@ impl Plot<'_> {
         })
     }
 
+    /// The points where the axis puts them.
+    fn placed(&self, pieces: &Pieces) -> Pieces {
+        let XAxis::Powers(base) = self.x else {
+            return pieces.clone();
+        };
+        let place = |piece: &Vec<(f64, f64)>| piece.iter().map(|(x, y)| (x.log(base), *y)).collect();
+        pieces.iter().map(place).collect()
+    }
+
     fn x_range(&self, values: impl Iterator<Item = f64>) -> (f64, f64) {
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| {
             (low.min(x), high.max(x))
         });
-        match (low <= high, self.by_epoch) {
+        match (low <= high, self.x) {
             (false, _) => (0.0, 1.0),
-            (true, true) => (low - 0.5, high + 0.5),
-            (true, false) => (0.0, if high > 0.0 { high } else { 1.0 }),
+            (true, XAxis::Epochs) => (low - 0.5, high + 0.5),
+            (true, XAxis::Values) => (0.0, if high > 0.0 { high } else { 1.0 }),
+            (true, XAxis::Powers(_)) => (low.floor(), high.ceil().max(low.floor() + 1.0)),
         }
     }
 
     fn y_range(&self, values: impl Iterator<Item = f64>) -> (f64, f64) {
-        let high = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
-        let room = if high > 0.0 { high * 1.06 } else { 1.0 };
-        (0.0, self.y_max.unwrap_or(room))
+        let finite = values.filter(|value| value.is_finite());
+        let (low, high) = finite.fold((0.0, 0.0), |(low, high): (f64, f64), y| (low.min(y), high.max(y)));
+        let room = if high > low { high + (high - low) * 0.06 } else { 1.0 };
+        (low * 1.06, self.y_max.unwrap_or(room))
     }
 
     fn draw<F>(&self, content: F) -> Result<String, PlotError>
@@ -182,7 +210,7 @@ impl Plot<'_> {
             title: self.title.into(),
             reason,
         })?;
-        Ok(self.inline(&svg))
+        Ok(inline(self.title, SIZE, &svg))
     }
 
     fn chart<'b, 'c>(
@@ -199,10 +227,12 @@ impl Plot<'_> {
             .build_cartesian_2d(x_low..x_high, y_low..y_high)
             .map_err(text)?;
         let label = FONT.into_font().color(&TEXT.light);
-        let x_text = |x: &f64| match self.by_epoch {
-            true if (x - x.round()).abs() > 1e-6 => String::new(),
-            true => format!("{x:.0}"),
-            false => trimmed(*x),
+        let is_whole = |x: f64| (x - x.round()).abs() < 1e-6;
+        let x_text = |x: &f64| match self.x {
+            XAxis::Values => trimmed(*x),
+            XAxis::Epochs if is_whole(*x) => format!("{x:.0}"),
+            XAxis::Powers(base) if is_whole(*x) => trimmed(base.powf(x.round())),
+            XAxis::Epochs | XAxis::Powers(_) => String::new(),
         };
         chart
             .configure_mesh()
@@ -213,10 +243,10 @@ impl Plot<'_> {
             .label_style(label.clone())
             .axis_desc_style(label)
             .x_desc(self.x_label)
-            .x_labels(if self.by_epoch {
-                ((x_high - x_low) as usize).clamp(1, 12)
-            } else {
-                8
+            .x_labels(match self.x {
+                XAxis::Values => 8,
+                XAxis::Epochs => ((x_high - x_low) as usize).clamp(1, 12),
+                XAxis::Powers(_) => ((x_high - x_low) as usize + 1).clamp(2, 12),
             })
             .y_labels(6)
             .x_label_formatter(&x_text)
@@ -225,15 +255,14 @@ impl Plot<'_> {
             .map_err(text)?;
         Ok(chart)
     }
+}
 
-    /// Puts the drawing into a page: it takes the width that it gets, and needs no name space, whose address would be
-    /// the only one in a page that loads nothing.
-    fn inline(&self, svg: &str) -> String {
-        let body = svg.split_once('>').map_or(svg, |(_, body)| body);
-        let title = super::html::escape(self.title);
-        let (width, height) = SIZE;
-        format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">{body}")
-    }
+/// Puts a drawing into a page: it takes the width that it gets, and needs no name space, whose address would be the only
+/// one in a page that loads nothing.
+fn inline(title: &str, (width, height): (u32, u32), svg: &str) -> String {
+    let body = svg.split_once('>').map_or(svg, |(_, body)| body);
+    let title = super::html::escape(title);
+    format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">{body}")
 }
 
 fn text(error: impl Display) -> String {
@@ -311,7 +340,7 @@ mod tests {
         x_label: "epoch",
         y_text: &trimmed_value,
         y_max: None,
-        by_epoch: true,
+        x: XAxis::Epochs,
     };
 
     fn trimmed_value(value: f64) -> String {

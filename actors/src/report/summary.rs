@@ -1,7 +1,9 @@
 //! The summary of a run: the stable names that scripts read. `docs/summary.md` describes every one.
 
+use greengnn_energy::device::DeviceEnergy;
 use greengnn_energy::quality::Quality;
 use greengnn_model::counters::Traffic;
+use greengnn_model::row_type::RowType;
 use serde::{Deserialize, Serialize};
 
 /// Version of the layout of `summary.json`. It grows when a name changes its meaning, not when one is added.
@@ -15,6 +17,9 @@ pub struct RunSummary {
     pub policy: String,
     /// Steps per window as asked.
     pub window: u32,
+    /// How remote rows travelled and were kept. f32 in summaries of before there was a choice.
+    #[serde(default)]
+    pub row_type: RowType,
     /// Slots of the largest arena of a rank.
     pub budget_rows: u64,
     /// Most rows that a rank held at once.
@@ -82,6 +87,9 @@ pub struct PeriodSummary {
     /// None if the energy of any part of the period is not known.
     pub energy_j: Option<f64>,
     pub energy_quality: Quality,
+    /// The parts of that energy.
+    #[serde(default)]
+    pub energy_by_device: DeviceEnergy,
 }
 
 /// A summary that cannot be read.
@@ -167,6 +175,7 @@ impl PeriodSummary {
             sum.cache_hit_rows += period.cache_hit_rows;
             sum.cpu_s += period.cpu_s;
             sum.energy_quality = sum.energy_quality.max(period.energy_quality);
+            sum.energy_by_device = sum.energy_by_device.plus(period.energy_by_device);
             sum.energy_j = sum.energy_j.zip(period.energy_j).map(|(sum, part)| sum + part);
             sum
         })

@@ -1,5 +1,7 @@
 //! Tables for a terminal: one run, and several side by side. Plain text, so that a file or a pipe gets the same.
 
+use greengnn_model::row_type::RowType;
+
 use super::summary::{PeriodSummary, RunSummary};
 use super::units;
 
@@ -72,13 +74,21 @@ pub fn headline(summary: &RunSummary) -> String {
         "{}, window {}, budget {} a rank, on {}: {}, {} in {}, seed {}",
         summary.policy,
         summary.window,
-        units::plural(summary.budget_rows, "row"),
+        rows_of_a_type(summary),
         summary.device,
         units::plural(summary.epochs.len() as u64, "epoch"),
         units::plural(summary.ranks.into(), "rank"),
         units::plural(summary.machines.into(), "machine"),
         summary.seed,
     )
+}
+
+/// `5,000 rows`, or `5,000 int8 rows` where they are not as stored.
+fn rows_of_a_type(summary: &RunSummary) -> String {
+    match summary.row_type {
+        RowType::F32 => units::plural(summary.budget_rows, "row"),
+        row_type => units::plural(summary.budget_rows, &format!("{row_type} row")),
+    }
 }
 
 /// Whether what was counted is what was planned.

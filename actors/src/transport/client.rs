@@ -19,7 +19,7 @@ use super::hello::{Hello, LanePurpose, Welcome};
 use super::link::{self, Fault, Progress};
 use super::listener::GREETING_PERIOD;
 use super::outbound::ParcelLane;
-use super::settings::MAX_ROW_WIDTH;
+use super::settings::MAX_ROW_BYTES;
 use super::{Caller, Hosted, LaneSettings, Parcel, RowSink, TicketSource, TransportError};
 use crate::shard::lock;
 
@@ -171,6 +171,7 @@ impl Dialer {
         link::configure(&stream, settings.silence_timeout)?;
         let hello = Hello {
             purpose,
+            row_type: settings.row_type,
             checksums: settings.checksums,
             chunk_bytes: u32::try_from(settings.chunk_bytes).unwrap_or(u32::MAX),
             ticket,
@@ -283,7 +284,8 @@ struct Lane {
     membership_epoch: u64,
     next_request: u64,
     request: Vec<u8>,
-    values: Vec<f32>,
+    /// The rows of the last reply frame, as they came.
+    rows: Vec<u8>,
 }
 
 impl Lane {
@@ -296,7 +298,7 @@ impl Lane {
             checksums,
             next_request: 0,
             request: Vec::new(),
-            values: Vec::new(),
+            rows: Vec::new(),
         })
     }
 
@@ -319,24 +321,21 @@ impl Lane {
         RowsRequest::put(&mut self.request, caller, owner, rows);
         let id = self.ask(dialer, FrameKind::RowsRequest, caller.period).await?;
         let mut done = 0;
-        let mut width = None;
+        let mut row_bytes = None;
         loop {
             let header = self.reply_header(dialer, id, FrameKind::Rows).await?;
-            let amount = row_amount(&header, width, rows.len() - done, dialer.settings.chunk_bytes)?;
-            width = Some(header.number);
-            let arriving = header.body_bytes / 4;
-            if self.values.len() < arriving {
-                self.values.resize(arriving, 0.0);
+            let amount = row_amount(&header, row_bytes, rows.len() - done, dialer.settings.chunk_bytes)?;
+            row_bytes = Some(header.number);
+            if self.rows.len() < header.body_bytes {
+                self.rows.resize(header.body_bytes, 0);
             }
-            let values = &mut self.values[..arriving];
-            let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
-            link::read_exact(&mut self.stream, bytes, dialer.settings.deadline).await?;
-            header.verify(self.checksums, || crc32c::crc32c(bytes))?;
-            words_from_wire(bytemuck::cast_slice_mut(values));
+            let arriving = &mut self.rows[..header.body_bytes];
+            link::read_exact(&mut self.stream, arriving, dialer.settings.deadline).await?;
+            header.verify(self.checksums, || crc32c::crc32c(arriving))?;
             progress.note();
             dialer.local.wire().rows_arrived(caller, header.body_bytes as u64);
             if amount > 0 {
-                sink.accept(done, values);
+                sink.accept(done, arriving);
             }
             done += amount;
             if done == rows.len() {
@@ -436,13 +435,13 @@ impl Lane {
 /// Rows in a frame that says it is part of a reply of which `left` rows are to come, checked before a byte is allocated.
 fn row_amount(
     header: &FrameHeader,
-    width: Option<u32>,
+    agreed: Option<u32>,
     left: usize,
     chunk_bytes: usize,
 ) -> Result<usize, ProtocolError> {
     let misshapen = ProtocolError::Misshapen { kind: header.kind };
-    let row_bytes = header.number as usize * 4;
-    if header.number as usize > MAX_ROW_WIDTH || width.is_some_and(|width| width != header.number) {
+    let row_bytes = header.number as usize;
+    if row_bytes > MAX_ROW_BYTES || agreed.is_some_and(|agreed| agreed != header.number) {
         return Err(misshapen);
     }
     header.limit(chunk_bytes.max(row_bytes))?;

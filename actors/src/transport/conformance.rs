@@ -81,7 +81,7 @@ pub async fn check(subject: &Arc<Subject>) -> Result<(), Violation> {
 /// Keeps what comes, and what is wrong with the way it comes.
 #[derive(Default)]
 struct Recording {
-    values: Vec<f32>,
+    bytes: Vec<u8>,
     rows: usize,
     largest: usize,
     wrong: Option<String>,
@@ -89,21 +89,21 @@ struct Recording {
 
 struct Recorder<'a> {
     recording: &'a mut Recording,
-    width: usize,
+    row_bytes: usize,
 }
 
 impl RowSink for Recorder<'_> {
-    fn accept(&mut self, first: usize, values: &[f32]) {
+    fn accept(&mut self, first: usize, rows: &[u8]) {
         let recording = &mut *self.recording;
         if first != recording.rows {
             recording.wrong = Some(format!("row {first} came where row {} was due", recording.rows));
         }
-        if !values.len().is_multiple_of(self.width) || values.is_empty() {
-            recording.wrong = Some(format!("{} values are no whole rows", values.len()));
+        if !rows.len().is_multiple_of(self.row_bytes) || rows.is_empty() {
+            recording.wrong = Some(format!("{} bytes are no whole rows", rows.len()));
         }
-        recording.rows += values.len() / self.width;
-        recording.largest = recording.largest.max(values.len() * 4);
-        recording.values.extend_from_slice(values);
+        recording.rows += rows.len() / self.row_bytes;
+        recording.largest = recording.largest.max(rows.len());
+        recording.bytes.extend_from_slice(rows);
     }
 }
 
@@ -112,7 +112,7 @@ impl Subject {
         let mut recording = Recording::default();
         let sink = Recorder {
             recording: &mut recording,
-            width: self.owner.width(),
+            row_bytes: self.owner.row_bytes(),
         };
         let fetched = self
             .transport
@@ -128,13 +128,8 @@ impl Subject {
             what: format!("{} rows could not be fetched: {error}", rows.len()),
         })?;
         ensure!(rule, recording.wrong.is_none(), "{:?}", recording.wrong);
-        let expected = rows.iter().flat_map(|row| self.owner.row(*row));
-        let same = recording.rows == rows.len()
-            && recording
-                .values
-                .iter()
-                .map(|value| value.to_bits())
-                .eq(expected.map(|value| value.to_bits()));
+        let expected = rows.iter().flat_map(|row| self.owner.encoded_row(*row));
+        let same = recording.rows == rows.len() && recording.bytes.iter().eq(expected);
         ensure!(
             rule,
             same,
@@ -148,7 +143,7 @@ impl Subject {
     /// All rows, as often as it takes to fill several frames, with neighbours apart.
     fn many_rows(&self) -> Vec<u32> {
         let rows = u64::from(self.owner.rows());
-        let count = (4 * self.most_bytes_at_once / (self.owner.width() * 4)).clamp(64, 1 << 16) as u64;
+        let count = (4 * self.most_bytes_at_once / self.owner.row_bytes()).clamp(64, 1 << 16) as u64;
         (0..count + 3).map(|place| (place * 7919 % rows) as u32).collect()
     }
 }
@@ -216,7 +211,7 @@ async fn served_is_counted(subject: &Subject) -> Result<(), Violation> {
 async fn empty_requests_are_answered(subject: &Subject) -> Result<(), Violation> {
     let caller = caller(3);
     let recording = subject.fetch_and_compare(3, caller, Vec::new()).await?;
-    ensure!(3, recording.values.is_empty(), "an empty request brought rows");
+    ensure!(3, recording.bytes.is_empty(), "an empty request brought rows");
     let replies = subject.transport.sample(caller, subject.owner.part(), Vec::new()).await;
     ensure!(
         3,
@@ -290,7 +285,7 @@ async fn waits_are_bounded(subject: &Subject) -> Result<(), Violation> {
     let mut recording = Recording::default();
     let sink = Recorder {
         recording: &mut recording,
-        width: 1,
+        row_bytes: 1,
     };
     let fetched = subject
         .transport
@@ -348,7 +343,7 @@ async fn parcels_keep_their_order(subject: &Subject) -> Result<(), Violation> {
 }
 
 async fn memory_is_bounded(subject: &Arc<Subject>) -> Result<(), Violation> {
-    let bound = subject.most_bytes_at_once.max(subject.owner.width() * 4);
+    let bound = subject.most_bytes_at_once.max(subject.owner.row_bytes());
     let mut requests = JoinSet::new();
     for _ in 0..24 {
         let subject = Arc::clone(subject);

@@ -31,7 +31,7 @@ pub(crate) enum FrameKind {
     SampleRequest = 2,
     /// Caller, addressee, tag and payload. Not answered.
     Parcel = 3,
-    /// Whole feature rows; the number is their width.
+    /// Whole encoded feature rows; the number is the bytes of one.
     Rows = 16,
     /// Words of sampled neighbours; the number is that of all words of the reply.
     Samples = 17,
@@ -178,15 +178,6 @@ pub(crate) fn start_frame(buffer: &mut Vec<u8>) {
 pub(crate) fn finish_frame(buffer: &mut [u8], kind: FrameKind, request: u64, number: u32, checksums: bool) {
     let (header, body) = buffer.split_at_mut(HEADER_BYTES);
     header.copy_from_slice(&FrameHeader::of(kind, request, number, body, checksums).encode());
-}
-
-/// Appends values in little-endian order.
-pub(crate) fn put_values(buffer: &mut Vec<u8>, values: &[f32]) {
-    if cfg!(target_endian = "little") {
-        buffer.extend_from_slice(bytemuck::cast_slice(values));
-    } else {
-        buffer.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-    }
 }
 
 /// Appends words in little-endian order.

@@ -4,6 +4,8 @@
 //! in a sentence. The client's hello has a fixed head of 78 bytes and its machine's name behind it; the server's
 //! welcome has a fixed head of 38 bytes and a text, which is its machine's name or the reason of a refusal.
 
+use greengnn_model::row_type::RowType;
+
 use super::frame::ProtocolError;
 use super::{MachineId, Ticket};
 
@@ -25,6 +27,8 @@ pub(crate) enum LanePurpose {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub purpose: LanePurpose,
+    /// How the opener wants rows encoded.
+    pub row_type: RowType,
     pub checksums: bool,
     /// Payload bytes of a reply frame that the opener takes.
     pub chunk_bytes: u32,
@@ -50,9 +54,10 @@ pub(crate) enum Status {
     StaleMembership = 4,
     Full = 5,
     Misshapen = 6,
+    OtherRowType = 7,
 }
 
-const STATUSES: [Status; 7] = [
+const STATUSES: [Status; 8] = [
     Status::Accepted,
     Status::NotGreenGnn,
     Status::OtherVersion,
@@ -60,6 +65,7 @@ const STATUSES: [Status; 7] = [
     Status::StaleMembership,
     Status::Full,
     Status::Misshapen,
+    Status::OtherRowType,
 ];
 
 impl Hello {
@@ -72,7 +78,7 @@ impl Hello {
         bytes.extend(VERSION.to_le_bytes());
         bytes.push(self.purpose as u8);
         bytes.push(name.len() as u8);
-        bytes.extend(0u16.to_le_bytes());
+        bytes.extend([row_type_code(self.row_type), 0]);
         bytes.extend(features(self.checksums).to_le_bytes());
         bytes.extend(self.chunk_bytes.to_le_bytes());
         bytes.extend(self.ticket.as_bytes());
@@ -110,11 +116,16 @@ impl Hello {
             2 => LanePurpose::Parcels,
             _ => return Err(misshapen("an unknown purpose")),
         };
+        let row_type = RowType::ALL
+            .into_iter()
+            .find(|row_type| row_type_code(*row_type) == head[12]);
+        let row_type = row_type.ok_or_else(|| misshapen("an unknown row type"))?;
         let name = String::from_utf8(name).map_err(|_| misshapen("a name that is not UTF-8"))?;
         let mut ticket = [0; Ticket::BYTES];
         ticket.copy_from_slice(&head[22..54]);
         Ok(Self {
             purpose,
+            row_type,
             checksums: u32_at(head, 14) & CHECKSUMS != 0,
             chunk_bytes: u32_at(head, 18),
             ticket: Ticket::from_bytes(ticket),
@@ -180,6 +191,15 @@ impl Welcome {
     }
 }
 
+fn row_type_code(row_type: RowType) -> u8 {
+    match row_type {
+        RowType::F32 => 0,
+        RowType::F16 => 1,
+        RowType::Bf16 => 2,
+        RowType::Int8 => 3,
+    }
+}
+
 fn features(checksums: bool) -> u32 {
     if checksums { CHECKSUMS } else { 0 }
 }
@@ -204,6 +224,7 @@ mod tests {
     fn hello() -> Hello {
         Hello {
             purpose: LanePurpose::Parcels,
+            row_type: RowType::Int8,
             checksums: true,
             chunk_bytes: 1 << 20,
             ticket: Ticket::from_bytes([9; 32]),
@@ -246,6 +267,23 @@ mod tests {
         assert_eq!(
             Hello::name_bytes(bytes.first_chunk().unwrap()).unwrap_err().0,
             Status::NotGreenGnn
+        );
+    }
+
+    #[test]
+    fn every_row_type_is_named_and_others_are_refused() {
+        for row_type in RowType::ALL {
+            let bytes = Hello { row_type, ..hello() }.encode();
+            let (head, name) = bytes.split_first_chunk().unwrap();
+            assert_eq!(Hello::decode(head, name.to_vec()).unwrap().row_type, row_type);
+        }
+        let mut bytes = hello().encode();
+        bytes[12] = 4;
+        let (head, name) = bytes.split_first_chunk().unwrap();
+        let (status, reason) = Hello::decode(head, name.to_vec()).unwrap_err();
+        assert_eq!(
+            (status, &reason[..]),
+            (Status::Misshapen, "the greeting has an unknown row type")
         );
     }
 

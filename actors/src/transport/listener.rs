@@ -190,6 +190,16 @@ impl Door {
                 ),
             ));
         }
+        let row_type = self.settings.row_type;
+        if hello.row_type != row_type {
+            return Err((
+                Status::OtherRowType,
+                format!(
+                    "this machine serves {row_type} rows, the greeting asks for {}",
+                    hello.row_type
+                ),
+            ));
+        }
         match Arc::clone(&self.peers).try_acquire_owned() {
             Ok(place) => Ok((hello, place)),
             Err(_) => Err((

@@ -136,7 +136,7 @@ impl Transport for Router {
 /// Copies rows of this machine straight from where they are stored. Rows may have to come from disk, so that a large
 /// copy leaves the runtime's threads alone, or at least lets other tasks in where there is only one.
 async fn copy_rows(shard: &PartShard, rows: &[u32], sink: &mut dyn RowSink) {
-    let per_stride = (STRIDE_BYTES / (shard.width() * 4).max(1)).max(1);
+    let per_stride = (STRIDE_BYTES / shard.row_bytes().max(1)).max(1);
     if rows.len() <= per_stride {
         copy_stride(shard, 0, rows, sink);
     } else if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
@@ -151,6 +151,6 @@ async fn copy_rows(shard: &PartShard, rows: &[u32], sink: &mut dyn RowSink) {
 
 fn copy_stride(shard: &PartShard, first: usize, rows: &[u32], sink: &mut dyn RowSink) {
     for (place, row) in rows.iter().enumerate() {
-        sink.accept(first + place, shard.row(*row));
+        sink.accept(first + place, shard.encoded_row(*row));
     }
 }

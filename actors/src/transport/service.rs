@@ -11,7 +11,7 @@ use tokio::task::{spawn_blocking, yield_now};
 
 use super::frame::{
     FrameHeader, FrameKind, MAX_REASON_BYTES, ParcelHead, ProtocolError, RefusalCode, RowsRequest, SampleRequest,
-    finish_frame, put_values, put_words, sample_words, start_frame,
+    finish_frame, put_words, sample_words, start_frame,
 };
 use super::hello::cut;
 use super::link::{self, Fault};
@@ -100,7 +100,7 @@ impl Service {
             Err(refusal) => return self.refuse(stream, id, caller.period, &refusal).await,
         };
         let reply = RowReply {
-            rows_per_frame: (self.chunk_bytes / (shard.width() * 4).max(1)).max(1),
+            rows_per_frame: (self.chunk_bytes / shard.row_bytes().max(1)).max(1),
             checksums: self.checksums,
             shard,
             id,
@@ -278,13 +278,13 @@ impl RowReply {
     fn fill(&self, index: usize, frame: &mut Vec<u8>) {
         let start = index * self.rows_per_frame;
         let end = self.rows.len().min(start + self.rows_per_frame);
-        let width = self.shard.width();
+        let row_bytes = self.shard.row_bytes();
         start_frame(frame);
-        frame.reserve((end - start) * width * 4);
+        frame.reserve((end - start) * row_bytes);
         for row in &self.rows[start..end] {
-            put_values(frame, self.shard.row(*row));
+            frame.extend_from_slice(self.shard.encoded_row(*row));
         }
-        finish_frame(frame, FrameKind::Rows, self.id, width as u32, self.checksums);
+        finish_frame(frame, FrameKind::Rows, self.id, row_bytes as u32, self.checksums);
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-/// Columns of a feature row at most. A reply that claims more is refused before anything is allocated.
-pub const MAX_ROW_WIDTH: usize = 1 << 20;
+use greengnn_model::row_type::RowType;
+
+/// Bytes of an encoded feature row at most. A reply that claims more is refused before anything is allocated.
+pub const MAX_ROW_BYTES: usize = 4 << 20;
 
 /// Limits and deadlines of lanes; the same on every machine of a run.
 ///
@@ -25,6 +27,8 @@ pub struct LaneSettings {
     /// `TCP_USER_TIMEOUT`: how long sent bytes may stay unacknowledged, or a receiver's window shut, before the kernel
     /// gives a connection up. An idle connection is probed and given up after about the same time.
     pub silence_timeout: Duration,
+    /// How rows are encoded. A lane between machines that differ is refused.
+    pub row_type: RowType,
     /// CRC-32C of every frame's body. Used on a lane when either end asks for it.
     pub checksums: bool,
     /// Bytes of a request frame at most; a row id takes four.
@@ -63,6 +67,7 @@ impl Default for LaneSettings {
             connect_timeout: Duration::from_secs(3),
             hello_timeout: Duration::from_secs(2),
             silence_timeout: Duration::from_secs(10),
+            row_type: RowType::F32,
             checksums: false,
             max_request_bytes: 64 << 20,
             max_sample_bytes: 256 << 20,

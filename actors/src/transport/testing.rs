@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greengnn_model::book::{PartId, Rank};
+use greengnn_model::row_type::RowType;
 
 use super::*;
 use crate::shard::{MemoryShard, PartShard};
@@ -24,6 +25,11 @@ pub(crate) fn settings() -> LaneSettings {
 
 /// A part of `rows` rows, `width` wide, in which every value and every list of neighbours is another.
 pub(crate) fn shard(part: PartId, rows: u32, width: usize) -> Arc<PartShard> {
+    encoded_shard(part, rows, width, RowType::F32)
+}
+
+/// The same, served as `row_type`.
+pub(crate) fn encoded_shard(part: PartId, rows: u32, width: usize, row_type: RowType) -> Arc<PartShard> {
     let values = (0..rows as usize * width)
         .map(|place| place as f32 + f32::from(part) / 16.0)
         .collect();
@@ -31,7 +37,8 @@ pub(crate) fn shard(part: PartId, rows: u32, width: usize) -> Arc<PartShard> {
         .map(|row| (0..row % 7).map(|number| row * 31 + number).collect())
         .collect();
     let data = MemoryShard::new(part, width, values).and_then(|data| data.with_neighbors(0, &lists));
-    Arc::new(PartShard::new(data.unwrap()))
+    let shard = PartShard::encoded(data.unwrap(), row_type, &std::env::temp_dir());
+    Arc::new(shard.unwrap())
 }
 
 /// A machine that listens on a free port.

@@ -3,11 +3,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greengnn_model::counters::{Period, Phase};
+use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::Topology;
 use tokio::net::TcpListener;
 
 use super::conformance::{Silent, Subject, check};
-use super::testing::{Machine, V4, V6, settings, shard};
+use super::testing::{Machine, V4, V6, encoded_shard, settings, shard};
 use super::*;
 use crate::shard::{MemoryShard, PartShard, ShardData};
 
@@ -15,7 +16,7 @@ mod hostile;
 mod limits;
 mod violations;
 
-/// Bytes of a row of [`shard`]s in these tests.
+/// Values of a row of [`shard`]s in these tests.
 const WIDTH: usize = 33;
 
 pub(super) fn caller() -> Caller {
@@ -28,29 +29,32 @@ pub(super) fn caller() -> Caller {
     }
 }
 
-/// Collects rows.
+/// Collects f32 rows.
 #[derive(Default)]
 pub(super) struct Rows(pub Vec<f32>);
 
 impl RowSink for Rows {
-    fn accept(&mut self, _: usize, values: &[f32]) {
-        self.0.extend_from_slice(values);
+    fn accept(&mut self, _: usize, rows: &[u8]) {
+        self.0.extend(bytemuck::pod_collect_to_vec::<u8, f32>(rows));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_machine_that_hosts_everything_conforms() {
-    in_process().await;
+    for row_type in RowType::ALL {
+        in_process(row_type).await;
+    }
 }
 
 #[tokio::test]
 async fn it_also_conforms_on_a_runtime_of_one_thread() {
-    in_process().await;
+    in_process(RowType::F32).await;
 }
 
-async fn in_process() {
+async fn in_process(row_type: RowType) {
     let hosted = Arc::new(Hosted::new(MachineId::new("alone", 1)));
-    let (owner, inbox) = (shard(5, 300, WIDTH), Inbox::new(2, InboxLimits::default()));
+    let owner = encoded_shard(5, 300, WIDTH, row_type);
+    let inbox = Inbox::new(2, InboxLimits::default());
     hosted.add_shard(Arc::clone(&owner));
     hosted.add_inbox(Arc::clone(&inbox));
     let subject = Arc::new(Subject {
@@ -58,7 +62,7 @@ async fn in_process() {
         owner,
         inbox,
         unowned: 6,
-        most_bytes_at_once: WIDTH * 4,
+        most_bytes_at_once: row_type.row_bytes(WIDTH),
         silent: None,
     });
     check(&subject).await.unwrap();
@@ -81,6 +85,34 @@ async fn lanes_conform_over_ipv6_with_checksums() {
         },
     )
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lanes_conform_with_every_row_type() {
+    for row_type in RowType::ALL {
+        // Frames of a few rows, of which the last is shorter.
+        let chunk_bytes = 1000;
+        let settings = LaneSettings {
+            row_type,
+            chunk_bytes,
+            ..settings()
+        };
+        over_lanes(V4, settings).await;
+    }
+}
+
+#[tokio::test]
+async fn machines_of_two_row_types_open_no_lanes() {
+    let serving = Machine::start("serving", V4, settings()).await;
+    let other = LaneSettings {
+        row_type: RowType::Int8,
+        ..settings()
+    };
+    let asking = Machine::start("asking", V4, other).await;
+    let refused = asking.connect(&serving).await.err();
+    let told = matches!(&refused, Some(TransportError::Refused { reason, .. })
+        if reason == "this machine serves f32 rows, the greeting asks for int8");
+    assert!(told, "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,7 +141,8 @@ async fn lanes_conform_on_a_runtime_of_one_thread() {
 async fn over_lanes(ip: IpAddr, settings: LaneSettings) {
     let asking = Machine::start("asking", ip, settings.clone()).await;
     let serving = Machine::start("serving", ip, settings.clone()).await;
-    let (owner, inbox) = (shard(5, 300, WIDTH), Inbox::new(2, InboxLimits::default()));
+    let owner = encoded_shard(5, 300, WIDTH, settings.row_type);
+    let inbox = Inbox::new(2, InboxLimits::default());
     serving.hosted.add_shard(Arc::clone(&owner));
     serving.hosted.add_inbox(Arc::clone(&inbox));
     let router = asking.router();
@@ -141,7 +174,8 @@ async fn over_lanes(ip: IpAddr, settings: LaneSettings) {
     let arrived = asking.hosted.wire().arrived_row_bytes();
     for ((rank, period), served) in owner.served().snapshot() {
         let bytes = arrived.get(&(rank, period)).copied().unwrap_or(0);
-        assert_eq!(bytes, served.feature_rows * WIDTH as u64 * 4, "rank {rank}, {period:?}");
+        let row_bytes = settings.row_type.row_bytes(WIDTH) as u64;
+        assert_eq!(bytes, served.feature_rows * row_bytes, "rank {rank}, {period:?}");
     }
 }
 

@@ -1,13 +1,17 @@
 //! A libnvidia-ml without a GPU: what the real `nvml-wrapper` loads in tests.
 //!
-//! It has the functions that the meter calls, with NVML's names, signatures and status codes, and two of its own by which
-//! a test says what they answer. Every copy of the file that is loaded has a state of its own.
+//! It has the functions that the meter calls, with NVML's names, signatures and status codes, and a few of its own by which
+//! a test says what they answer. Every copy of the file that is loaded has a state of its own, but for clocks, which several
+//! processes may share through a file.
 
 use std::ffi::{CStr, c_char, c_uint, c_ulonglong, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
+mod clocks;
+
 const SUCCESS: u32 = 0;
 const INVALID_ARGUMENT: u32 = 2;
+const NOT_SUPPORTED: u32 = 3;
 const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
 
@@ -132,6 +136,7 @@ fn reading<T>(status: &AtomicU32, value: T) -> Result<T, u32> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlInit_v2() -> u32 {
+    clocks::read_environment();
     DRIVER_STATUS.load(SeqCst)
 }
 

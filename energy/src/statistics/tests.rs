@@ -17,9 +17,9 @@ fn measured(joules: &[f64]) -> Sample {
 #[test]
 fn a_mean_has_the_interval_of_student() {
     let mean = measured(&[10.0, 12.0, 14.0, 16.0, 18.0]).mean();
-    // The standard deviation is sqrt(10), of the mean sqrt(2), times 2.776.
+    // The standard deviation is sqrt(10), of the mean sqrt(2), times 2.776445.
     assert_eq!((mean.runs, mean.mean_j), (5, 14.0));
-    assert!((mean.half_width_j.unwrap() - 2.776 * 2_f64.sqrt()).abs() < 1e-9);
+    assert!((mean.half_width_j.unwrap() - 2.776_445_105_2 * 2_f64.sqrt()).abs() < 1e-9);
     assert_eq!(mean.to_string(), "14.0 ± 3.9 J (5 runs, 95 %)");
 }
 
@@ -155,28 +155,6 @@ fn what_is_no_energy_is_an_error() {
         saving(&nothing, &measured(&[1.0])),
         Err(StatisticsError::NoBaseline { mean_j: 0.0 })
     );
-}
-
-#[test]
-fn the_quantile_is_exact_at_the_table_and_falls_between() {
-    for (freedom, quantile) in T_QUANTILES {
-        assert!((t_quantile(freedom) - quantile).abs() < 1e-12, "{freedom}");
-    }
-    assert_eq!(t_quantile(0.5), 12.706);
-    // Known values that the table does not have.
-    for (freedom, quantile) in [(11.0, 2.201), (25.0, 2.060), (40.0, 2.021), (1000.0, 1.962)] {
-        assert!(
-            (t_quantile(freedom) - quantile).abs() < 0.002,
-            "{freedom}: {}",
-            t_quantile(freedom)
-        );
-    }
-    let mut last = f64::INFINITY;
-    for tenth in 10..2000 {
-        let quantile = t_quantile(f64::from(tenth) / 10.0);
-        assert!(quantile <= last);
-        last = quantile;
-    }
 }
 
 proptest! {

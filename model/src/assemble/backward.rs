@@ -121,7 +121,7 @@ fn scatter(
                 let own = own
                     .as_ref()
                     .filter(|own| source < own.count())
-                    .map(|own| own.row(source));
+                    .map(|own| own.at(source));
                 kernels::weighted_rows(&mean, &block.destinations[picked_by], &block.weights, own, out);
             }
         });

@@ -81,6 +81,7 @@ fn mean_rows_body<R: FeatureRows + ?Sized>(
     width: usize,
     out: &mut [f32],
 ) {
+    let mut scratch = std::array::from_fn(|_| decoding_scratch(rows, width));
     for (at, destination) in destinations.enumerate() {
         let out = &mut out[at * stride..at * stride + width];
         let start = block.offsets[destination] as usize;
@@ -89,7 +90,7 @@ fn mean_rows_body<R: FeatureRows + ?Sized>(
             out.fill(0.0);
             continue;
         }
-        sum_picks(rows, &block.sources, start..end, out);
+        sum_picks(rows, &block.sources, start..end, &mut scratch, out);
         let count = (end - start) as f32;
         for value in out {
             *value /= count;
@@ -97,19 +98,34 @@ fn mean_rows_body<R: FeatureRows + ?Sized>(
     }
 }
 
+/// Memory that a row is decoded into; none where rows are read where they lie.
+#[inline(always)]
+fn decoding_scratch<R: FeatureRows + ?Sized>(_rows: &R, width: usize) -> Vec<f32> {
+    if R::DECODED { vec![0.0; width] } else { Vec::new() }
+}
+
 /// `out` = the sum of the rows `sources[picks]`, added one after the other.
 #[inline(always)]
-fn sum_picks<R: FeatureRows + ?Sized>(rows: &R, sources: &[u32], picks: Range<usize>, out: &mut [f32]) {
+fn sum_picks<R: FeatureRows + ?Sized>(
+    rows: &R,
+    sources: &[u32],
+    picks: Range<usize>,
+    scratch: &mut [Vec<f32>; GROUP],
+    out: &mut [f32],
+) {
+    let [scratch_1, scratch_2, scratch_3, scratch_4] = scratch;
     let width = out.len();
     let mut at = picks.start;
     prefetch_rows(rows, sources, at + 1, GROUP);
-    out.copy_from_slice(&rows.row(sources[at] as usize)[..width]);
+    out.copy_from_slice(&rows.row(sources[at] as usize, scratch_1)[..width]);
     at += 1;
     while at + GROUP <= picks.end {
         // Also past the end of this destination: the next one starts there.
         prefetch_rows(rows, sources, at + GROUP, GROUP);
-        let row = |ahead: usize| &rows.row(sources[at + ahead] as usize)[..width];
-        let (first, second, third, fourth) = (row(0), row(1), row(2), row(3));
+        let first = &rows.row(sources[at] as usize, scratch_1)[..width];
+        let second = &rows.row(sources[at + 1] as usize, scratch_2)[..width];
+        let third = &rows.row(sources[at + 2] as usize, scratch_3)[..width];
+        let fourth = &rows.row(sources[at + 3] as usize, scratch_4)[..width];
         for column in 0..width {
             out[column] = (((out[column] + first[column]) + second[column]) + third[column]) + fourth[column];
         }
@@ -117,7 +133,7 @@ fn sum_picks<R: FeatureRows + ?Sized>(rows: &R, sources: &[u32], picks: Range<us
     }
     prefetch_rows(rows, sources, picks.end, 1);
     while at < picks.end {
-        let row = &rows.row(sources[at] as usize)[..width];
+        let row = &rows.row(sources[at] as usize, scratch_1)[..width];
         for column in 0..width {
             out[column] += row[column];
         }
@@ -149,9 +165,10 @@ fn weighted_rows_body<R: FeatureRows + ?Sized>(
         None => out.fill(0.0),
     }
     let width = out.len();
+    let mut scratch = decoding_scratch(rows, width);
     for (at, destination) in destinations.iter().enumerate() {
         prefetch_rows(rows, destinations, at + 1, 1);
-        let row = &rows.row(*destination as usize)[..width];
+        let row = &rows.row(*destination as usize, &mut scratch)[..width];
         let weight = weights[*destination as usize];
         for column in 0..width {
             out[column] += row[column] * weight;
@@ -167,8 +184,8 @@ fn prefetch_rows<R: FeatureRows + ?Sized>(rows: &R, indices: &[u32], from: usize
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let until = (from + count).min(indices.len());
         for index in indices.get(from..until).unwrap_or_default() {
-            let row = rows.row(*index as usize);
-            for line in 0..std::mem::size_of_val(row).div_ceil(LINE).min(LINES) {
+            let row = rows.memory(*index as usize);
+            for line in 0..row.len().div_ceil(LINE).min(LINES) {
                 let address = row.as_ptr().wrapping_byte_add(line * LINE);
                 // SAFETY: a prefetch reads nothing and never faults, whatever the address.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };

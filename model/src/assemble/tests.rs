@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::rng::CounterRng;
+use crate::rng::{CounterRng, mix64};
+use crate::row_type::RowType;
 
 /// A block with isolated destinations, repeated picks and sources that nobody picks.
 pub(crate) fn random_block(seed: u64, destinations: u32, source_count: u32, fanout: u32) -> Block {
@@ -107,16 +108,68 @@ proptest! {
         let values = random_values(seed ^ 3, block.source_count as usize * width);
         let rows: Vec<&[f32]> = values.chunks_exact(width).collect();
         let mut buffers = InputBuffers::default();
-        let gathered = assemble_input(&rows, &block, width, false, &mut buffers).unwrap();
+        let gathered = assemble_input(&rows[..], &block, width, false, &mut buffers).unwrap();
         prop_assert_eq!(&gathered, &BatchInput::Rows(values.clone()));
         // Used buffers must not shine through.
         buffers.recycle(BatchInput::Rows(vec![f32::NAN; values.len() + 5]));
         buffers.recycle(gathered);
-        let BatchInput::PreAggregated { own, mean } = assemble_input(&rows, &block, width, true, &mut buffers).unwrap()
+        let BatchInput::PreAggregated { own, mean } = assemble_input(&rows[..], &block, width, true, &mut buffers).unwrap()
         else { panic!("asked to aggregate") };
         prop_assert_eq!(bits(&own), bits(&values[..destinations as usize * width]));
         prop_assert_eq!(bits(&mean), bits(&naive_mean(&rows, &block, width)));
     }
+
+    #[test]
+    fn encoded_rows_count_as_what_they_decode_to(
+        seed: u64, destinations in 0u32..90, more in 1u32..90, width in 0usize..40,
+    ) {
+        let block = random_block(seed, destinations, destinations + more, 11);
+        let values = random_values(seed ^ 3, block.source_count as usize * width);
+        let own = |row: usize| mix64(seed ^ row as u64).is_multiple_of(3);
+        for row_type in RowType::ALL {
+            let mut encoded = Vec::new();
+            let mut exact = Vec::new();
+            for row in 0..block.source_count as usize {
+                let values = &values[row * width..(row + 1) * width];
+                let mut bytes = vec![0; row_type.row_bytes(width)];
+                row_type.encode(values, &mut bytes);
+                let mut decoded = values.to_vec();
+                if !own(row) {
+                    row_type.decode(&bytes, &mut decoded);
+                }
+                encoded.push(bytes);
+                exact.push(decoded);
+            }
+            let exact: Vec<&[f32]> = exact.iter().map(|row| &row[..]).collect();
+            let stored = |row: usize| match own(row) {
+                true => StoredRow::Own(exact[row]),
+                false => StoredRow::Remote(&encoded[row]),
+            };
+            let rows: Vec<StoredRow> = (0..exact.len()).map(stored).collect();
+            let rows = StoredRows { rows: &rows, row_type };
+            for preaggregate in [false, true] {
+                let mut buffers = InputBuffers::default();
+                let found = assemble_input(&rows, &block, width, preaggregate, &mut buffers).unwrap();
+                let wanted = assemble_input(&exact[..], &block, width, preaggregate, &mut buffers).unwrap();
+                prop_assert_eq!(found, wanted, "{}", row_type);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_encoded_row_of_another_size_is_refused() {
+    let block = random_block(1, 1, 2, 1);
+    let rows = [StoredRow::Own(&[1.0, 2.0]), StoredRow::Remote(&[0; 4])];
+    let rows = StoredRows {
+        rows: &rows,
+        row_type: RowType::Int8,
+    };
+    let error = assemble_input(&rows, &block, 2, true, &mut InputBuffers::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "row 1 of the batch came in 4 bytes, the features take 6 as int8"
+    );
 }
 
 #[test]
@@ -156,22 +209,28 @@ fn an_isolated_destination_has_the_zero_vector() {
 fn gathering_keeps_the_order() {
     let rows: [&[f32]; 3] = [&[1.0, 2.0], &[3.0, 4.0], &[5.0, 6.0]];
     let mut out = [0.0; 6];
-    gather_rows(&rows, &mut out).unwrap();
+    gather_rows(&rows[..], 3, 2, &mut out).unwrap();
     assert_eq!(out, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    gather_rows(&[], &mut []).unwrap();
-    gather_rows(&[&[], &[]], &mut []).unwrap();
+    let mut first = [0.0; 2];
+    gather_rows(&rows[..], 1, 2, &mut first).unwrap();
+    assert_eq!(first, [1.0, 2.0]);
+    let none: [&[f32]; 0] = [];
+    gather_rows(&none[..], 0, 2, &mut []).unwrap();
+    let empty: [&[f32]; 2] = [&[], &[]];
+    gather_rows(&empty[..], 2, 0, &mut []).unwrap();
 }
 
 #[test]
 fn what_does_not_fit_is_refused_with_its_place() {
     let rows: [&[f32]; 2] = [&[1.0, 2.0], &[3.0]];
     assert_eq!(
-        gather_rows(&rows, &mut [0.0; 4]).unwrap_err().to_string(),
+        gather_rows(&rows[..], 2, 2, &mut [0.0; 4]).unwrap_err().to_string(),
         "row 1 of the batch has 1 values, the features are 2 wide"
     );
-    assert!(gather_rows(&rows, &mut []).is_err());
-    assert!(gather_rows(&[], &mut [0.0]).is_err());
-    assert!(gather_rows(&rows, &mut [0.0; 3]).is_err());
+    let rows: [&[f32]; 2] = [&[1.0, 2.0], &[3.0, 4.0]];
+    assert!(gather_rows(&rows[..], 2, 2, &mut []).is_err());
+    assert!(gather_rows(&rows[..], 3, 2, &mut [0.0; 6]).is_err());
+    assert!(gather_rows(&rows[..], 2, 2, &mut [0.0; 3]).is_err());
 
     let good = Block {
         offsets: vec![0, 1],
@@ -209,9 +268,9 @@ fn what_does_not_fit_is_refused_with_its_place() {
         assert!(matches!(check_block(&block), Err(AssembleError::Block(_))), "{block:?}");
         let rows: [&[f32]; 2] = [&[1.0], &[2.0]];
         for preaggregate in [false, true] {
-            let _ = assemble_input(&rows, &block, 1, preaggregate, &mut InputBuffers::default());
+            let _ = assemble_input(&rows[..], &block, 1, preaggregate, &mut InputBuffers::default());
         }
-        assert!(assemble_input(&rows, &block, 1, true, &mut InputBuffers::default()).is_err());
+        assert!(assemble_input(&rows[..], &block, 1, true, &mut InputBuffers::default()).is_err());
     }
     let mut out = [0.0; 3];
     assert!(segment_mean(&Columns::all(&[0.0; 4], 2), &good, 2, &mut out).is_err());

@@ -77,6 +77,10 @@ impl Policy for Bulk {
         "bulk"
     }
 
+    fn uses_window(&self) -> bool {
+        true
+    }
+
     fn needs_next_epoch(&self) -> bool {
         true
     }

@@ -38,6 +38,15 @@ impl MemoryTrace {
                 .map(|(purpose, nodes)| (purpose, remote_rows(book, nodes))),
         )
     }
+
+    /// This trace and after it the first `steps` steps of `other`, whose rows are shared and not copied.
+    #[must_use]
+    pub fn followed_by(&self, other: &Self, steps: u32) -> Self {
+        let others = other.steps.iter().take(steps as usize);
+        Self {
+            steps: self.steps.iter().chain(others).cloned().collect(),
+        }
+    }
 }
 
 fn remote_rows(book: &PartitionBook, nodes: &[NodeId]) -> RemoteRows {
@@ -74,5 +83,25 @@ impl RemoteTrace for MemoryTrace {
                 reason: format!("the trace has {} steps", self.steps.len()),
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_goes_on_with_the_first_steps_of_another() {
+        let book = PartitionBook::new(vec![0, 1, 4]).unwrap();
+        let steps: [(Purpose, &[NodeId]); 2] = [(Purpose::Valid, &[1, 3]), (Purpose::Test, &[2])];
+        let evaluation = MemoryTrace::from_nodes(&book, steps);
+        let training = MemoryTrace::from_nodes(&book, [(Purpose::Train, &[3][..])]);
+        let epoch = training.followed_by(&evaluation, 1);
+        assert_eq!(
+            (epoch.steps(), epoch.purpose(0), epoch.purpose(1)),
+            (2, Purpose::Train, Purpose::Valid)
+        );
+        assert_eq!(epoch.remote_rows(1), evaluation.remote_rows(0));
+        assert_eq!(training.followed_by(&evaluation, 9).steps(), 3);
     }
 }

@@ -26,6 +26,10 @@ impl Policy for Window {
         "window"
     }
 
+    fn uses_window(&self) -> bool {
+        true
+    }
+
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
         input.check()?;
         input.check_cold(self.name())?;

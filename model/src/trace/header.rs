@@ -13,7 +13,7 @@ pub(super) const END_MAGIC: [u8; 8] = *b"GGtrend\n";
 /// Version of the format that this program writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 /// Feature bit of traces of graphs whose feature rows are owned apart from their nodes.
-const ROWS_APART: u64 = 1;
+const ROWS_APART: u64 = 2;
 /// Feature bits that this program knows.
 const KNOWN_FEATURES: u64 = ROWS_APART;
 /// Bytes before the fields: magic, version, length of the fields, feature bits.
@@ -137,24 +137,17 @@ impl TraceHeader {
         Ok(bytes)
     }
 
-    /// Reads what [`encode`](Self::encode) wrote, after the prefix.
-    pub(super) fn decode_fields(bytes: &[u8], prefix: Prefix) -> Result<Self, Problem> {
-        decode_fields(bytes, prefix).map_err(|why| Problem::Malformed {
+    /// Reads what [`encode`](Self::encode) wrote, of which [`read_prefix`] accepted the start, without the checksum.
+    pub(super) fn decode(prefix: &[u8; PREFIX_BYTES], fields: &[u8]) -> Result<Self, Problem> {
+        decode_fields(features(prefix), fields).map_err(|why| Problem::Malformed {
             what: "the header".into(),
             why,
         })
     }
 }
 
-/// What the first bytes of a file say of the fields that follow.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Prefix {
-    pub field_bytes: usize,
-    rows_apart: bool,
-}
-
-/// Checks magic, version and features.
-pub(super) fn read_prefix(prefix: &[u8; PREFIX_BYTES]) -> Result<Prefix, Problem> {
+/// Checks magic, version and features, and returns the number of bytes of the fields that follow.
+pub(super) fn read_prefix(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, Problem> {
     if prefix[..8] != MAGIC {
         return Err(Problem::Magic);
     }
@@ -166,18 +159,20 @@ pub(super) fn read_prefix(prefix: &[u8; PREFIX_BYTES]) -> Result<Prefix, Problem
             wanted: VERSION,
         });
     }
-    let features = u64::from(word(20)) << 32 | u64::from(word(16));
-    let unknown = features & !KNOWN_FEATURES;
+    let unknown = features(prefix) & !KNOWN_FEATURES;
     if unknown != 0 {
         return Err(Problem::Features { unknown });
     }
-    Ok(Prefix {
-        field_bytes: word(12) as usize,
-        rows_apart: features & ROWS_APART != 0,
-    })
+    Ok(word(12) as usize)
 }
 
-fn decode_fields(bytes: &[u8], prefix: Prefix) -> Result<TraceHeader, Malformed> {
+fn features(prefix: &[u8; PREFIX_BYTES]) -> u64 {
+    let mut bits = [0; 8];
+    bits.copy_from_slice(&prefix[16..]);
+    u64::from_le_bytes(bits)
+}
+
+fn decode_fields(features: u64, bytes: &[u8]) -> Result<TraceHeader, Malformed> {
     let mut fields = Unpacker::new(bytes);
     let seed = u64::from(fields.u32()?) | u64::from(fields.u32()?) << 32;
     let (epoch, batch_size) = (fields.u32()?, fields.u32()?);
@@ -197,7 +192,7 @@ fn decode_fields(bytes: &[u8], prefix: Prefix) -> Result<TraceHeader, Malformed>
         PartitionBook::new(bounds).map_err(|_| "its bounds are not those of a partition")
     };
     let book = bounds()?;
-    let rows = prefix.rows_apart.then(bounds).transpose()?;
+    let rows = (features & ROWS_APART != 0).then(bounds).transpose()?;
     fields.end()?;
     let training = u8::try_from(training).ok().and_then(Purpose::from_code);
     let total = steps

@@ -45,12 +45,12 @@ impl TraceReader {
         };
 
         let prefix = read(0, (length as usize).min(PREFIX_BYTES))?;
-        let prefix = match <&[u8; PREFIX_BYTES]>::try_from(&prefix[..]) {
-            Ok(prefix) => read_prefix(prefix).map_err(refused)?,
+        let (prefix, field_bytes) = match <&[u8; PREFIX_BYTES]>::try_from(&prefix[..]) {
+            Ok(prefix) => (prefix, read_prefix(prefix).map_err(refused)?),
             Err(_) if MAGIC.starts_with(&prefix) || prefix.starts_with(&MAGIC) => return Err(truncated()),
             Err(_) => return Err(refused(Problem::Magic)),
         };
-        let header_bytes = PREFIX_BYTES + prefix.field_bytes;
+        let header_bytes = PREFIX_BYTES + field_bytes;
         let bytes = read(0, header_bytes + 4)?;
         let (bytes, checksum) = bytes.split_at(header_bytes);
         if crc32c::crc32c(bytes).to_le_bytes() != checksum {
@@ -58,7 +58,7 @@ impl TraceReader {
                 what: "the header".into(),
             }));
         }
-        let header = TraceHeader::decode_fields(&bytes[PREFIX_BYTES..], prefix).map_err(refused)?;
+        let header = TraceHeader::decode(prefix, &bytes[PREFIX_BYTES..]).map_err(refused)?;
 
         let records = header_bytes as u64 + 4;
         let index_bytes = header.steps() as u64 * 8 + FOOTER_BYTES as u64;

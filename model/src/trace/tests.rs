@@ -109,7 +109,7 @@ fn a_trace_whose_rows_are_owned_apart_comes_back_exactly() {
         assert_eq!(&reader.remote_rows(batch.step).unwrap(), &batch.remote);
     }
     // The bit by which a program that knows nothing of this refuses the file.
-    assert_eq!(fs::read(&path).unwrap()[16..24], 1u64.to_le_bytes());
+    assert_eq!(fs::read(&path).unwrap()[16..24], 2u64.to_le_bytes());
 }
 
 #[test]

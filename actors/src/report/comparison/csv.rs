@@ -1,16 +1,18 @@
 //! The table as CSV (RFC 4180): one line per combination, in the order of the paper's Table II.
 //!
 //! Every column of the table is a mean, half the width of its 95 % interval (`_ci95`) and its standing (`_standing`);
-//! energies have their quality besides (`_quality`). What is not known is empty.
+//! energies have their quality besides (`_quality`). Changes against `on-demand` come last (`_change_percent`,
+//! `_distinguishable`). What is not known is empty.
 
 use std::fmt::Write;
 
 use super::Comparison;
+use super::changes::CHANGED;
 use super::standings::{COLUMNS, Standing, Unit};
 
 /// The whole file.
 pub fn table(comparison: &Comparison) -> String {
-    let mut text = String::from("dataset,batch,policy,budget,budget_rows,repeats");
+    let mut text = String::from("dataset,batch,policy,budget,window,budget_rows,repeats");
     for column in &COLUMNS {
         let name = column.name;
         let _ = write!(text, ",{name},{name}_ci95,{name}_standing");
@@ -18,12 +20,16 @@ pub fn table(comparison: &Comparison) -> String {
             let _ = write!(text, ",{name}_quality");
         }
     }
+    for name in CHANGED {
+        let _ = write!(text, ",{name}_change_percent,{name}_distinguishable");
+    }
     text.push('\n');
     for row in &comparison.table {
+        let window = row.window.map_or_else(String::new, |window| window.to_string());
         let budget = row.budget.map_or_else(String::new, |budget| budget.to_string());
         let _ = write!(
             text,
-            "{},{},{},{budget},{},{}",
+            "{},{},{},{budget},{window},{},{}",
             quoted(&comparison.dataset),
             row.batch_size,
             quoted(&row.policy),
@@ -43,6 +49,21 @@ pub fn table(comparison: &Comparison) -> String {
                 let quality = figure.quality.map_or_else(String::new, |quality| quality.to_string());
                 let _ = write!(text, ",{quality}");
             }
+        }
+        for place in 0..CHANGED.len() {
+            let change = row.changes.get(place);
+            let percent = change
+                .and_then(|change| change.percent)
+                .map(|percent| percent.to_string());
+            let distinguishable = change
+                .and_then(|change| change.distinguishable)
+                .map(|known| known.to_string());
+            let _ = write!(
+                text,
+                ",{},{}",
+                percent.unwrap_or_default(),
+                distinguishable.unwrap_or_default()
+            );
         }
         text.push('\n');
     }
@@ -115,6 +136,9 @@ mod tests {
                 assert_eq!(half_width, estimate.and_then(|estimate| estimate.half_width));
             }
             assert_eq!(read["total_j_quality"], "estimated");
+            let percent = read["rows_change_percent"].parse().ok();
+            let change = row.changes.iter().find(|change| change.name == "rows");
+            assert_eq!(percent, change.and_then(|change| change.percent));
             assert_eq!((read["gpu_j"].as_str(), read["gpu_j_quality"].as_str()), ("", ""));
         }
         assert_eq!(read[0]["rows_standing"], "behind");

@@ -16,6 +16,8 @@ pub struct Cell {
     pub policy: String,
     /// None for a policy that takes no budget.
     pub budget: Option<Budget>,
+    /// Steps per window; none for a policy of which they change nothing.
+    pub window: Option<u32>,
     pub batch_size: u32,
     /// From 0.
     pub repeat: u32,
@@ -29,7 +31,13 @@ impl Cell {
         let budget = self.budget.map_or_else(String::new, |budget| {
             format!("-{}", budget.to_string().replace('%', "pct"))
         });
-        format!("{}{budget}-batch-{}-seed-{}", self.policy, self.batch_size, self.seed)
+        let window = self
+            .window
+            .map_or_else(String::new, |window| format!("-window-{window}"));
+        format!(
+            "{}{budget}{window}-batch-{}-seed-{}",
+            self.policy, self.batch_size, self.seed
+        )
     }
 }
 
@@ -38,6 +46,9 @@ impl std::fmt::Display for Cell {
         f.write_str(&self.policy)?;
         if let Some(budget) = &self.budget {
             write!(f, " at {budget}")?;
+        }
+        if let Some(window) = self.window {
+            write!(f, ", window {window}")?;
         }
         write!(f, ", batch size {}, seed {}", self.batch_size, self.seed)
     }
@@ -49,6 +60,8 @@ pub struct Contender {
     pub policy: String,
     /// Whether it runs once per budget; without a budget it runs once.
     pub takes_budget: bool,
+    /// Whether it runs once per window.
+    pub takes_window: bool,
 }
 
 /// Everything that decides which cells there are. The cells are all combinations.
@@ -57,6 +70,8 @@ pub struct Design {
     pub contenders: Vec<Contender>,
     pub budgets: Vec<Budget>,
     pub batch_sizes: Vec<u32>,
+    /// Steps per window.
+    pub windows: Vec<u32>,
     /// Runs of every combination; repeat `r` trains with seed `seed + r`.
     pub repeats: u32,
     pub seed: u64,
@@ -89,10 +104,18 @@ impl Design {
         if self.contenders.iter().any(|contender| contender.takes_budget) {
             once_each("budgets", &self.budgets)?;
         }
+        if self.contenders.iter().any(|contender| contender.takes_window) {
+            once_each("windows", &self.windows)?;
+        }
         if self.repeats == 0 {
             return Err(DesignError::NoRepeats);
         }
-        let combinations = [self.contenders.len(), self.budgets.len().max(1), self.batch_sizes.len()];
+        let combinations = [
+            self.contenders.len(),
+            self.budgets.len().max(1),
+            self.windows.len().max(1),
+            self.batch_sizes.len(),
+        ];
         let cells = combinations
             .iter()
             .try_fold(self.repeats as usize, |cells, count| cells.checked_mul(*count));
@@ -102,19 +125,21 @@ impl Design {
         }
     }
 
-    /// The cells in the order of the table: by batch size, policy, budget and repeat, each as it was named.
+    /// The cells in the order of the table: by batch size, policy, budget, window and repeat, each as it was named.
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &batch_size in &self.batch_sizes {
             for contender in &self.contenders {
-                let budgets: Vec<_> = match contender.takes_budget {
-                    true => self.budgets.iter().copied().map(Some).collect(),
-                    false => vec![None],
-                };
-                for budget in budgets {
+                let budgets = each_or_none(contender.takes_budget, &self.budgets);
+                let windows = each_or_none(contender.takes_window, &self.windows);
+                let pairs = budgets
+                    .iter()
+                    .flat_map(|budget| windows.iter().map(|window| (*budget, *window)));
+                for (budget, window) in pairs {
                     cells.extend((0..self.repeats).map(|repeat| Cell {
                         policy: contender.policy.clone(),
                         budget,
+                        window,
                         batch_size,
                         repeat,
                         seed: self.seed.wrapping_add(u64::from(repeat)),
@@ -131,6 +156,13 @@ impl Design {
         let mut cells = self.cells();
         shuffle(mix_words(&[self.seed, ORDER]), &mut cells);
         cells
+    }
+}
+
+fn each_or_none<T: Copy>(each: bool, values: &[T]) -> Vec<Option<T>> {
+    match each {
+        true => values.iter().copied().map(Some).collect(),
+        false => vec![None],
     }
 }
 
@@ -161,14 +193,16 @@ pub(crate) mod tests {
 
     /// `on-demand` without, `bulk` with two budgets.
     pub(crate) fn design() -> Design {
-        let contender = |policy: &str, takes_budget| Contender {
+        let contender = |policy: &str, takes_both| Contender {
             policy: policy.into(),
-            takes_budget,
+            takes_budget: takes_both,
+            takes_window: takes_both,
         };
         Design {
             contenders: vec![contender("on-demand", false), contender("bulk", true)],
             budgets: vec!["5%".parse().unwrap(), "64MiB".parse().unwrap()],
             batch_sizes: vec![500, 1000],
+            windows: vec![16],
             repeats: 3,
             seed: 7,
         }

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::design::Cell;
-use super::{CellRun, devices};
+use super::{CellRun, steps};
 use crate::report::summary::{RunSummary, SummaryError};
 
 const DESIGN: &str = "design.json";
@@ -123,16 +123,17 @@ impl ComparisonFolder {
             let cell = Box::new(cell.clone());
             return Err(FolderError::AnotherRun { path, cell });
         }
-        self.with_devices(cell, summary).map(Some)
+        self.with_steps(cell, summary).map(Some)
     }
 
-    /// Adds what the folder of a finished run says of its energy by device.
-    pub fn with_devices(&self, cell: &Cell, summary: RunSummary) -> Result<CellRun, FolderError> {
+    /// Adds what the folder of a finished run says of its steps.
+    pub fn with_steps(&self, cell: &Cell, summary: RunSummary) -> Result<CellRun, FolderError> {
         let folder = self.run_folder(cell);
-        let device_energy = devices::of_run(&summary, &folder).map_err(failed("reading the energy of", &folder))?;
+        let step_times = steps::of_run(&folder).map_err(failed("reading the steps of", &folder))?;
         Ok(CellRun {
             cell: cell.clone(),
-            device_energy,
+            step_times,
+            bound: None,
             summary,
         })
     }

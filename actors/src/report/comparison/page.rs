@@ -4,44 +4,27 @@ use std::fmt::Write;
 
 use super::standings::{COLUMNS, LEGEND};
 use super::{Comparison, plots, text};
-use crate::report::html::{STYLE, cells_html, escape, table_html};
-use crate::report::plot::{self, PlotError};
+use crate::report::html::{cells_html, escape, page, table_html};
+use crate::report::plot::PlotError;
 use crate::report::units;
 
 /// Writes the page.
 pub fn render(comparison: &Comparison) -> Result<String, PlotError> {
-    let title = escape(&format!("{}: policies compared", comparison.dataset));
-    Ok(format!(
-        r#"<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width,initial-scale=1">
-<title>{title} - GreenGNN</title>
-<style>
-{STYLE}{theme}</style>
-</head>
-<body>
-<main>
-<h1>{title}</h1>
-<p class="soft">{headline}.</p>
+    let body = format!(
+        r#"<p class="soft">{headline}.</p>
 <h2>What every policy cost</h2>
 {table}
+{changes}
 {notes}
-<h2>Plots</h2>
-<section class="plots">{plots}</section>
-<details><summary>Every run</summary>{runs}</details>
-</main>
-</body>
-</html>
-"#,
-        theme = plot::theme_css(),
+{plots}<details><summary>Every run</summary>{runs}</details>"#,
         headline = escape(&text::headline(comparison)),
         table = table(comparison),
+        changes = changes(comparison),
         notes = notes(comparison),
-        plots = plots::figures(comparison)?,
+        plots = plots::sections(comparison)?,
         runs = runs(comparison),
-    ))
+    );
+    Ok(page(&format!("{}: policies compared", comparison.dataset), &body))
 }
 
 fn table(comparison: &Comparison) -> String {
@@ -51,7 +34,22 @@ fn table(comparison: &Comparison) -> String {
         let _ = write!(html, "<tr>{}</tr>", cells_html("td", cells));
         html
     });
-    table_html(["batch", "policy", "budget"].into_iter().chain(heads), &rows)
+    table_html(text::KEYS.into_iter().chain(heads), &rows)
+}
+
+/// The changes against `on-demand`, if it is among the policies.
+fn changes(comparison: &Comparison) -> String {
+    let changed = comparison.table.iter().filter(|row| !row.changes.is_empty());
+    let rows = changed.fold(String::new(), |mut html, row| {
+        let cells = text::keys(row).into_iter().chain(text::change_texts(row));
+        let _ = write!(html, "<tr>{}</tr>", cells_html("td", cells));
+        html
+    });
+    if rows.is_empty() {
+        return rows;
+    }
+    let table = table_html(text::KEYS.into_iter().chain(text::change_heads()), &rows);
+    format!("<p class=\"soft\">Against on-demand; n.d.: not distinguishable.</p>\n{table}")
 }
 
 fn notes(comparison: &Comparison) -> String {

@@ -4,13 +4,14 @@
 //! that is filled before training is not free. Only runs of one batch size are compared with each other: another batch
 //! size is another training.
 
+use greengnn_energy::device::{DeviceEnergy, Joules};
 use greengnn_energy::quality::Quality;
 use greengnn_model::policy::Budget;
 use serde::{Deserialize, Serialize};
 
-use super::CellRun;
-use super::devices::Joules;
+use super::changes::{self, Change};
 use super::interval::Estimate;
+use super::{Cell, CellRun};
 use crate::report::units;
 
 /// What a column's values are.
@@ -34,6 +35,8 @@ pub struct Column {
     pub head: &'static str,
     pub unit: Unit,
     pub more_is_better: bool,
+    /// What no policy can beat, which is none's merit: nothing is said of who is best.
+    pub is_bound: bool,
     value: fn(&CellRun) -> Reading,
 }
 
@@ -50,18 +53,24 @@ const fn column(name: &'static str, head: &'static str, unit: Unit, value: fn(&C
         head,
         unit,
         more_is_better: matches!(unit, Unit::Share | Unit::Accuracy),
+        is_bound: false,
         value,
     }
 }
 
-/// The columns: first those of the paper's Table II (energy of the GPUs, of the rest, in all, and the time of an epoch),
-/// then what explains them.
-pub const COLUMNS: [Column; 14] = [
-    column("gpu_j", "GPU", Unit::Joules, |run| match run.device_energy.gpu {
-        Some(joules) => energy(joules),
-        None => plain(None),
-    }),
-    column("cpu_j", "CPU", Unit::Joules, |run| energy(run.device_energy.cpu)),
+const fn bound(name: &'static str, head: &'static str, value: fn(&CellRun) -> Reading) -> Column {
+    Column {
+        is_bound: true,
+        ..column(name, head, Unit::Count, value)
+    }
+}
+
+/// The columns: first those of the paper's Table II (energy of the GPUs, of the processors, in all, and the time of an
+/// epoch) with the energy of memory, which the paper does not have, then what explains them.
+pub const COLUMNS: [Column; 17] = [
+    column("gpu_j", "GPU", Unit::Joules, |run| device(devices(run).gpu)),
+    column("cpu_j", "CPU", Unit::Joules, |run| device(devices(run).cpu)),
+    column("dram_j", "memory", Unit::Joules, |run| device(devices(run).dram)),
     column("total_j", "total", Unit::Joules, |run| {
         let whole = run.summary.whole_run();
         energy(Joules {
@@ -81,6 +90,12 @@ pub const COLUMNS: [Column; 14] = [
     }),
     column("rows", "rows", Unit::Count, |run| {
         plain(Some(run.summary.whole_run().traffic.feature_rows as f64))
+    }),
+    bound("fewest_rows", "MIN rows", |run| {
+        plain(run.bound.map(|bound| bound.fewest_rows as f64))
+    }),
+    bound("compulsory_rows", "compulsory", |run| {
+        plain(run.bound.map(|bound| bound.compulsory_rows as f64))
     }),
     column("row_bytes", "row bytes", Unit::Bytes, |run| {
         plain(Some(run.summary.whole_run().traffic.feature_bytes as f64))
@@ -109,7 +124,16 @@ pub const COLUMNS: [Column; 14] = [
 ];
 
 /// How many of [`COLUMNS`] are those of Table II.
-pub const TABLE_II_COLUMNS: usize = 4;
+pub const TABLE_II_COLUMNS: usize = 5;
+
+fn devices(run: &CellRun) -> DeviceEnergy {
+    run.summary.whole_run().energy_by_device
+}
+
+/// A device that took no part has no energy, which is not the same as one whose energy is not known.
+fn device(joules: Option<Joules>) -> Reading {
+    joules.map_or_else(|| plain(None), energy)
+}
 
 fn plain(value: Option<f64>) -> Reading {
     Reading { value, quality: None }
@@ -121,6 +145,11 @@ fn energy(joules: Joules) -> Reading {
         value: known,
         quality: Some(known.map_or(Quality::Unavailable, |_| joules.quality)),
     }
+}
+
+/// What one line of the table is of.
+fn key(cell: &Cell) -> (u32, &str, Option<Budget>, Option<u32>) {
+    (cell.batch_size, &cell.policy, cell.budget, cell.window)
 }
 
 /// How a figure stands beside the others of its column and batch size.
@@ -154,20 +183,27 @@ pub struct Row {
     pub batch_size: u32,
     pub policy: String,
     pub budget: Option<Budget>,
+    pub window: Option<u32>,
     /// The most remote rows that a rank was allowed to keep.
     pub budget_rows: u64,
     pub repeats: u32,
     /// One per column, in the order of [`COLUMNS`].
     pub figures: Vec<Figure>,
+    /// Against `on-demand`; empty where there is none to hold it against.
+    pub changes: Vec<Change>,
 }
 
 impl Row {
-    /// `bulk 25%`.
-    pub fn label(&self) -> String {
-        match &self.budget {
-            Some(budget) => format!("{} {budget}", self.policy),
-            None => self.policy.clone(),
+    /// `bulk 25%`, and `bulk 25% W=4` where there are several windows.
+    pub fn label(&self, windows: usize) -> String {
+        let mut label = self.policy.clone();
+        if let Some(budget) = &self.budget {
+            label.push_str(&format!(" {budget}"));
         }
+        if let Some(window) = self.window.filter(|_| windows > 1) {
+            label.push_str(&format!(" W={window}"));
+        }
+        label
     }
 
     /// The figure of the column of that name.
@@ -190,21 +226,20 @@ pub struct Standings {
 
 /// Makes the table. Runs of one combination must stand next to each other.
 pub fn of(runs: &[CellRun]) -> Standings {
-    let same = |a: &CellRun, b: &CellRun| {
-        (a.cell.batch_size, &a.cell.policy, a.cell.budget) == (b.cell.batch_size, &b.cell.policy, b.cell.budget)
-    };
+    let same = |a: &CellRun, b: &CellRun| key(&a.cell) == key(&b.cell);
     let mut rows: Vec<Row> = runs.chunk_by(same).map(row).collect();
     let mut notes = Vec::new();
     if rows.iter().any(|row| row.repeats < 2) {
         notes.push("a single run has no interval, so nothing is compared; ask for at least 2 repeats".to_owned());
     }
     for block in rows.chunk_by_mut(|a, b| a.batch_size == b.batch_size) {
-        for (index, column) in COLUMNS.iter().enumerate() {
+        for (index, column) in COLUMNS.iter().enumerate().filter(|(_, column)| !column.is_bound) {
             if let Some(note) = compare(block, index, column) {
                 notes.push(note);
             }
         }
     }
+    changes::add_changes(&mut rows);
     Standings { rows, notes }
 }
 
@@ -214,9 +249,11 @@ fn row(runs: &[CellRun]) -> Row {
         batch_size: cell.batch_size,
         policy: cell.policy.clone(),
         budget: cell.budget,
+        window: cell.window,
         budget_rows: runs.iter().map(|run| run.summary.budget_rows).max().unwrap_or(0),
         repeats: runs.len() as u32,
         figures: COLUMNS.iter().map(|column| figure(column, runs)).collect(),
+        changes: Vec::new(),
     }
 }
 
@@ -309,7 +346,8 @@ pub fn figure_text(figure: &Figure, unit: Unit) -> String {
 
 /// What the marks mean, and what the figures are of.
 pub const LEGEND: &str = "mean ± half of the 95 % interval over repeats (Student's t); * best of its batch size, = not distinguishable from it: \
-     their intervals overlap\nenergy, requests, rows, bytes, hit rate and CPU time: whole run, set-up and evaluation \
+     their intervals overlap\nMIN rows: the fewest that any policy which moves rows could have moved at that budget, its memory empty at the \
+     start; compulsory: what must come once at any budget\nenergy, requests, rows, bytes, hit rate and CPU time: whole run, set-up and evaluation \
      included; stall: training, mean over ranks; epoch: mean over epochs; peak memory: anonymous, summed over processes";
 
 #[cfg(test)]

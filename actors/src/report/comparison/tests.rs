@@ -4,7 +4,6 @@ use std::fs;
 use serde_json::json;
 
 use super::design::tests::design;
-use super::devices::Joules;
 use super::*;
 use crate::report::summary::tests::sample;
 
@@ -26,14 +25,10 @@ fn summary_of(cell: &Cell) -> RunSummary {
 pub(crate) fn runs() -> Vec<CellRun> {
     let run = |cell: Cell| {
         let summary = summary_of(&cell);
-        let whole = summary.whole_run();
-        let cpu = Joules {
-            joules: whole.energy_j,
-            quality: whole.energy_quality,
-        };
         CellRun {
             cell,
-            device_energy: DeviceEnergy { gpu: None, cpu },
+            step_times: StepTimes::default(),
+            bound: None,
             summary,
         }
     };
@@ -41,7 +36,7 @@ pub(crate) fn runs() -> Vec<CellRun> {
 }
 
 pub(crate) fn comparison_of(runs: Vec<CellRun>) -> Comparison {
-    Comparison::new("debian".into(), design(), runs)
+    Comparison::new("debian".into(), design(), runs, 965.0)
 }
 
 pub(crate) fn comparison() -> Comparison {
@@ -55,7 +50,7 @@ struct PowerCut;
 /// Writes what a finished run leaves.
 fn leave(folder: &Path, summary: &RunSummary) {
     fs::create_dir_all(folder).unwrap();
-    fs::write(folder.join("energy.jsonl"), "").unwrap();
+    fs::write(folder.join("metrics.jsonl"), "").unwrap();
     fs::write(folder.join("summary.json"), summary.to_json().unwrap()).unwrap();
 }
 
@@ -71,7 +66,7 @@ fn json_reads_back_as_it_was_whatever_the_order_of_the_runs() {
     let cell = &json["cells"][17];
     assert_eq!(
         cell["cell"],
-        json!({"policy": "bulk", "budget": "64MiB", "batch_size": 1000, "repeat": 2, "seed": 9})
+        json!({"policy": "bulk", "budget": "64MiB", "window": 16, "batch_size": 1000, "repeat": 2, "seed": 9})
     );
     // Beside its cell, it is a summary like any other.
     let summary = RunSummary::from_json(&cell.to_string()).unwrap();

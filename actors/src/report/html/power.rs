@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::report::plot::{MOST_SERIES, Pieces, Plot, PlotError, trimmed};
+use crate::report::plot::{MOST_SERIES, Pieces, Plot, PlotError, XAxis, trimmed};
 use crate::report::records::EnergyPoint;
 use greengnn_energy::quality::Quality;
 
@@ -22,7 +22,7 @@ pub fn plot(points: &[EnergyPoint]) -> Result<(Option<String>, Vec<String>), Plo
         x_label: "seconds since the start",
         y_text: &|watts| format!("{} W", trimmed(watts)),
         y_max: None,
-        by_epoch: false,
+        x: XAxis::Values,
     };
     let pieces: Vec<_> = lines.iter().map(|line| line.pieces.clone()).collect();
     let svg = plot.lines(&pieces)?;

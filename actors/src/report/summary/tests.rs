@@ -1,3 +1,4 @@
+use greengnn_energy::device::Joules;
 use serde_json::Value;
 
 use super::*;
@@ -20,6 +21,13 @@ pub(crate) fn sample() -> RunSummary {
         cpu_s: scale as f64 * 1.5,
         energy_j,
         energy_quality: quality,
+        energy_by_device: DeviceEnergy {
+            cpu: Some(Joules {
+                joules: energy_j,
+                quality,
+            }),
+            ..DeviceEnergy::default()
+        },
     };
     let epoch = |epoch: u32, loss, period: PeriodSummary| EpochSummary {
         epoch,
@@ -32,6 +40,7 @@ pub(crate) fn sample() -> RunSummary {
         version: SUMMARY_VERSION,
         policy: "bulk".into(),
         window: 16,
+        row_type: RowType::F32,
         budget_rows: 5_000,
         held_rows_peak: 4_321,
         ranks: 4,
@@ -59,6 +68,7 @@ const RUN_NAMES: &[&str] = &[
     "version",
     "policy",
     "window",
+    "row_type",
     "budget_rows",
     "held_rows_peak",
     "ranks",
@@ -91,6 +101,7 @@ const PERIOD_NAMES: &[&str] = &[
     "cpu_s",
     "energy_j",
     "energy_quality",
+    "energy_by_device",
 ];
 
 fn has_names(value: &Value, names: &[&str]) {

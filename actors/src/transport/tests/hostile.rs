@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use greengnn_model::row_type::RowType;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -88,12 +89,12 @@ impl Impostor {
     }
 }
 
-/// A frame of rows `width` wide that answers the first request of a lane.
+/// A frame of f32 rows `width` wide that answers the first request of a lane.
 fn rows_frame(width: u32, values: &[f32]) -> Vec<u8> {
     let mut frame = Vec::new();
     start_frame(&mut frame);
     frame.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-    finish_frame(&mut frame, FrameKind::Rows, 1, width, false);
+    finish_frame(&mut frame, FrameKind::Rows, 1, width * 4, false);
     frame
 }
 
@@ -207,6 +208,7 @@ async fn greeted(serving: &Machine, bytes: &[u8]) -> Option<Welcome> {
 fn hello(ticket: &Ticket) -> Hello {
     Hello {
         purpose: LanePurpose::Reads,
+        row_type: RowType::F32,
         checksums: false,
         chunk_bytes: 1 << 20,
         ticket: ticket.clone(),

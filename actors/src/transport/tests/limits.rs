@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greengnn_model::row_type::RowType;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
@@ -38,6 +39,7 @@ async fn a_reader_that_does_not_read_holds_up_its_own_lane_alone() {
     let ticket = serving.hosted.tickets().issue(&MachineId::new("asking", 1)).unwrap();
     let hello = Hello {
         purpose: LanePurpose::Reads,
+        row_type: RowType::F32,
         checksums: false,
         chunk_bytes: 1 << 20,
         ticket,

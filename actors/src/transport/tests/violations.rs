@@ -30,14 +30,14 @@ struct Faulty {
 
 /// Hands all rows over in one piece at the end, the first two swapped if so asked.
 struct Gather<'a> {
-    rows: Vec<Vec<f32>>,
+    rows: Vec<Vec<u8>>,
     sink: Box<dyn RowSink + 'a>,
     swap: bool,
 }
 
 impl RowSink for Gather<'_> {
-    fn accept(&mut self, _: usize, values: &[f32]) {
-        self.rows.push(values.to_vec());
+    fn accept(&mut self, _: usize, rows: &[u8]) {
+        self.rows.push(rows.to_vec());
     }
 }
 

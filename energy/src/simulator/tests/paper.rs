@@ -1,7 +1,6 @@
-//! The ranks of the paper's Table III, where the table lies beside the repository.
+//! The ranks of the paper's Table III.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use super::*;
 
@@ -18,13 +17,9 @@ const PRINTED_TAU: [(&str, f64); 9] = [
     ("Reddit/3000", 0.71),
 ];
 
-/// Table III as configurations, by name; none where the table is not there.
-fn table_3() -> Option<Vec<Configuration>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/paper/table3.csv");
-    let Ok(text) = std::fs::read_to_string(&path) else {
-        eprintln!("skipped: the paper's tables are not at {}", path.display());
-        return None;
-    };
+/// Table III as configurations, by name.
+fn table_3() -> Vec<Configuration> {
+    let text = include_str!("../../../../tests/paper/table3.csv");
     let mut configurations = BTreeMap::new();
     for line in text.lines().skip(1) {
         let fields: Vec<&str> = line.split(',').collect();
@@ -44,12 +39,12 @@ fn table_3() -> Option<Vec<Configuration>> {
         simulated,
         measured: Measured::Ranks(measured),
     };
-    Some(configurations.into_iter().map(configuration).collect())
+    configurations.into_iter().map(configuration).collect()
 }
 
 #[test]
 fn the_simulated_ranks_of_the_paper_are_one_vector() {
-    let Some(configurations) = table_3() else { return };
+    let configurations = table_3();
     assert_eq!(configurations.len(), 9);
     for configuration in &configurations {
         assert_eq!(
@@ -69,7 +64,7 @@ fn the_simulated_ranks_of_the_paper_are_one_vector() {
 
 #[test]
 fn the_nine_taus_are_those_that_the_paper_prints() {
-    let Some(configurations) = table_3() else { return };
+    let configurations = table_3();
     let evaluation = evaluate(&configurations, 0.0).unwrap();
     for (row, (name, printed)) in evaluation.configurations.iter().zip(PRINTED_TAU) {
         let tau = row.simulator.tau_b.unwrap();
@@ -80,7 +75,7 @@ fn the_nine_taus_are_those_that_the_paper_prints() {
 
 #[test]
 fn a_constant_order_does_better_than_the_paper() {
-    let Some(configurations) = table_3() else { return };
+    let configurations = table_3();
     let evaluation = evaluate(&configurations, 0.0).unwrap();
     // The constant rule "W = 16", which is what the simulated ranks are.
     assert_eq!(
@@ -102,7 +97,7 @@ fn a_constant_order_does_better_than_the_paper() {
 
 #[test]
 fn the_means_per_data_set_contradict_the_paper_s_text() {
-    let Some(configurations) = table_3() else { return };
+    let configurations = table_3();
     let evaluation = evaluate(&configurations, 0.0).unwrap();
     let mean = |dataset: &str| {
         let taus: Vec<f64> = evaluation

@@ -42,7 +42,7 @@ fn random_batch(config: &ModelConfig, seed: u64, seeds: u32, preaggregate: bool)
     let rows: Vec<&[f32]> = values.chunks_exact(config.features).collect();
     let outermost = &blocks[config.layers - 1];
     let input = assemble_input(
-        &rows,
+        &rows[..],
         outermost,
         config.features,
         preaggregate,

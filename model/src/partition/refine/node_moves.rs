@@ -361,7 +361,7 @@ fn neighborhood_costs(
 }
 
 /// How often the picks of a seed's neighbours are expected to lead back to it, which needs no row but is in `G_0`.
-fn expected_returns(problem: &Problem<'_>, seed: NodeId) -> f64 {
+pub(super) fn expected_returns(problem: &Problem<'_>, seed: NodeId) -> f64 {
     let graph = problem.graph;
     let fanouts = &problem.shape.fanouts;
     let row = graph.row(seed);

@@ -195,7 +195,32 @@ fn the_win_of_seeds_is_near_the_change_of_the_objective() {
         estimated += one.win + other.win;
         real += win;
     }
-    assert!((estimated / real - 1.0).abs() < 0.25, "{estimated} for {real}");
+    // The estimate counts rows twice that two ways lead to, most of all for the part that does not own them.
+    assert!((estimated / real - 1.0).abs() < 0.35, "{estimated} for {real}");
+}
+
+#[test]
+fn the_ways_back_to_a_seed_are_counted() {
+    // An edge 0 - 1 in both directions, and an edge by which 2 names 0.
+    let graph = Topology {
+        first: 0,
+        offsets: &[0, 1, 2, 3],
+        neighbors: &[1, 0, 0],
+    };
+    let returns = |fanouts: &[u32], seed| {
+        let shape = shape(1, fanouts);
+        let problem = Problem {
+            graph,
+            train: &[],
+            parts: 1,
+            shape: &shape,
+        };
+        node_moves::expected_returns(&problem, seed)
+    };
+    assert_eq!(returns(&[1], 0), 0.0, "one hop leads away only");
+    assert_eq!(returns(&[1, 1], 0), 1.0);
+    assert_eq!(returns(&[1, 0, 1, 1], 1), 1.0, "once there, it stays in the batch");
+    assert_eq!(returns(&[1, 1], 2), 0.0, "0 does not name 2");
 }
 
 #[test]

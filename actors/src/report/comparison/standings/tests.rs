@@ -2,7 +2,7 @@ use super::super::tests::runs;
 use super::*;
 
 fn row_of<'a>(standings: &'a Standings, batch_size: u32, label: &str) -> &'a Row {
-    let found = |row: &&Row| row.batch_size == batch_size && row.label() == label;
+    let found = |row: &&Row| row.batch_size == batch_size && row.label(1) == label;
     standings.rows.iter().find(found).unwrap()
 }
 
@@ -13,7 +13,11 @@ fn standing(standings: &Standings, batch_size: u32, label: &str, column: &str) -
 #[test]
 fn lines_are_means_over_repeats_in_the_order_of_the_cells() {
     let standings = of(&runs());
-    let labels: Vec<_> = standings.rows.iter().map(|row| (row.batch_size, row.label())).collect();
+    let labels: Vec<_> = standings
+        .rows
+        .iter()
+        .map(|row| (row.batch_size, row.label(1)))
+        .collect();
     let of_batch = |batch| ["on-demand", "bulk 5%", "bulk 64MiB"].map(|label| (batch, label.to_owned()));
     assert_eq!(labels, [of_batch(500), of_batch(1000)].concat());
     assert!(standings.rows.iter().all(|row| row.repeats == 3));

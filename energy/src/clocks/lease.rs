@@ -1,0 +1,279 @@
+//! A lease: lowered clocks that end with it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::guard::{FAREWELL, HEARTBEAT, READY};
+use super::record::{LeaseFolder, LeaseRecord, LeasedGpu};
+use super::{ClockControl, ClockError};
+
+/// The longest wait for the guard to have loaded NVML.
+const GUARD_READY_WITHIN: Duration = Duration::from_secs(10);
+
+/// The longest wait for the guard to end once it has been told farewell.
+const GUARD_ENDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// The program that runs [`guard::run`](super::guard::run) on its standard input; the lease's file is its last argument.
+#[derive(Clone, Debug)]
+pub struct GuardProgram {
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+}
+
+/// How clocks are leased.
+#[derive(Clone, Debug)]
+pub struct LeaseOptions {
+    pub folder: LeaseFolder,
+    pub guard: GuardProgram,
+    /// Without a heartbeat for so long the guard restores. Heartbeats come four times as often.
+    pub time_to_live: Duration,
+    /// The guard restores after this time whatever happens.
+    pub most: Duration,
+    /// Lower clocks although another process computes on the GPU.
+    pub allow_shared: bool,
+}
+
+impl LeaseOptions {
+    /// Ten seconds to live, an hour at most.
+    pub fn new(folder: LeaseFolder, guard: GuardProgram) -> Self {
+        Self {
+            folder,
+            guard,
+            time_to_live: Duration::from_secs(10),
+            most: Duration::from_secs(3600),
+            allow_shared: false,
+        }
+    }
+}
+
+/// Lowered clocks. Dropping it restores them.
+pub struct ClockLease {
+    control: Box<dyn ClockControl>,
+    record: LeaseRecord,
+    path: PathBuf,
+    guard: Guard,
+    /// By GPU the clock that was asked for, in MHz.
+    requested_mhz: Vec<(String, u32)>,
+    is_over: bool,
+}
+
+impl ClockLease {
+    /// Lowers the clocks of `uuids`. Before the first one is lowered, the lease is in its file and the guard is ready.
+    ///
+    /// # Errors
+    /// A GPU cannot be set or is shared, or there is no guard; then all clocks are what they were.
+    pub fn take(
+        mut control: Box<dyn ClockControl>,
+        uuids: &[String],
+        options: &LeaseOptions,
+    ) -> Result<Self, ClockError> {
+        let mut gpus = Vec::with_capacity(uuids.len());
+        for uuid in uuids {
+            let failed = |source| ClockError::Gpu {
+                uuid: uuid.clone(),
+                source,
+            };
+            // Who cannot tell who else computes is not alone.
+            if !options.allow_shared
+                && let Some(process) = control.other_processes(uuid).map_err(failed)?.first()
+            {
+                return Err(ClockError::Shared {
+                    uuid: uuid.clone(),
+                    process: *process,
+                });
+            }
+            let before = control.settings(uuid).map_err(failed)?;
+            gpus.push(LeasedGpu {
+                uuid: uuid.clone(),
+                before,
+            });
+        }
+        let (time_to_live_s, most_s) = (options.time_to_live.as_secs_f64(), options.most.as_secs_f64());
+        let record = LeaseRecord::of_this_process(time_to_live_s, most_s, gpus);
+        options.folder.make()?;
+        let path = options.folder.file_of(record.pid);
+        record.write(&path)?;
+        let guard = match Guard::start(&options.guard, &path, options.time_to_live) {
+            Ok(guard) => guard,
+            Err(error) => {
+                // Nothing was lowered.
+                let _ = std::fs::remove_file(&path);
+                return Err(error);
+            }
+        };
+        let mut lease = Self {
+            control,
+            record,
+            path,
+            guard,
+            requested_mhz: Vec::new(),
+            is_over: false,
+        };
+        for gpu in lease.record.gpus.clone() {
+            // An error drops the lease, which restores what was lowered before.
+            let lowered = lease.control.lower(&gpu.uuid, gpu.before);
+            let lowered = lowered.map_err(|source| ClockError::Gpu {
+                uuid: gpu.uuid.clone(),
+                source,
+            })?;
+            lease.requested_mhz.push((gpu.uuid, lowered));
+        }
+        Ok(lease)
+    }
+
+    /// By GPU the clock that was asked for, in MHz.
+    pub fn requested_mhz(&self) -> &[(String, u32)] {
+        &self.requested_mhz
+    }
+
+    /// By GPU the clock that it runs at now, in MHz. Those that do not answer are left out.
+    pub fn observed_mhz(&mut self) -> Vec<(String, u32)> {
+        let gpus = self.record.gpus.iter();
+        gpus.filter_map(|gpu| Some((gpu.uuid.clone(), self.control.observed_mhz(&gpu.uuid).ok()?)))
+            .collect()
+    }
+
+    /// Restores the clocks.
+    ///
+    /// # Errors
+    /// The first GPU that cannot be restored. The lease's file stays, and the guard tries again.
+    pub fn give_back(mut self) -> Result<(), ClockError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), ClockError> {
+        if std::mem::replace(&mut self.is_over, true) {
+            return Ok(());
+        }
+        let repaired = self.record.restore(&self.path, self.control.as_mut());
+        let is_restored = repaired.failed.is_empty();
+        self.guard.end(is_restored);
+        match repaired.failed.into_iter().next() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for ClockLease {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!("GPU clocks could not be restored: {error}");
+        }
+    }
+}
+
+/// The child that restores clocks when this process cannot, and the thread that tells it that all is well.
+struct Guard {
+    child: Child,
+    stopped: Arc<AtomicBool>,
+    /// Ends the heartbeats, and then gives back the pipe.
+    heartbeats: Option<JoinHandle<ChildStdin>>,
+}
+
+impl Guard {
+    fn start(program: &GuardProgram, lease: &std::path::Path, time_to_live: Duration) -> Result<Self, ClockError> {
+        let failed = |source| ClockError::Guard {
+            program: program.program.clone(),
+            source,
+        };
+        let mut command = Command::new(&program.program);
+        command.args(&program.arguments).arg(lease);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A signal to this process's group, such as that of Ctrl-C, is not for the guard.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn().map_err(failed)?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            let _ = child.kill();
+            return Err(failed(std::io::Error::other("it has no pipes")));
+        };
+        if let Err(said) = wait_until_ready(output) {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(ClockError::GuardNotReady {
+                within: GUARD_READY_WITHIN,
+                said,
+            });
+        }
+        let stopped = Arc::new(AtomicBool::new(false));
+        let beating = {
+            let stopped = Arc::clone(&stopped);
+            move || beat(input, time_to_live / 4, &stopped)
+        };
+        let heartbeats = std::thread::Builder::new()
+            .name("clock-heartbeat".to_owned())
+            .spawn(beating);
+        match heartbeats {
+            Ok(heartbeats) => Ok(Self {
+                child,
+                stopped,
+                heartbeats: Some(heartbeats),
+            }),
+            Err(source) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(failed(source))
+            }
+        }
+    }
+
+    /// Ends the guard: with a farewell if there is nothing left to restore, else by closing the pipe.
+    fn end(&mut self, is_restored: bool) {
+        self.stopped.store(true, Ordering::Relaxed);
+        if let Some(heartbeats) = self.heartbeats.take() {
+            heartbeats.thread().unpark();
+            if let Ok(mut input) = heartbeats.join()
+                && is_restored
+            {
+                // A guard that is gone needs no farewell.
+                let _ = input.write_all(&[FAREWELL]);
+            }
+        }
+        let until = Instant::now() + GUARD_ENDS_WITHIN;
+        while Instant::now() < until {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+        tracing::warn!(
+            "the guard of GPU clocks does not end; process {} is left to itself",
+            self.child.id()
+        );
+    }
+}
+
+/// Writes heartbeats until it is stopped or nobody reads them.
+fn beat(mut input: ChildStdin, period: Duration, stopped: &AtomicBool) -> ChildStdin {
+    while !stopped.load(Ordering::Relaxed) && input.write_all(&[HEARTBEAT]).is_ok() {
+        std::thread::park_timeout(period);
+    }
+    input
+}
+
+/// Waits for the guard's first line. `Err` is what it said instead.
+fn wait_until_ready(output: ChildStdout) -> Result<(), String> {
+    let (sender, receiver) = mpsc::channel();
+    let reading = move || {
+        let mut line = String::new();
+        let read = BufReader::new(output).read_line(&mut line);
+        // Nobody listens any more once the wait is over.
+        let _ = sender.send(read.map(|_| line));
+    };
+    let started = std::thread::Builder::new()
+        .name("clock-guard-ready".to_owned())
+        .spawn(reading);
+    started.map_err(|error| error.to_string())?;
+    match receiver.recv_timeout(GUARD_READY_WITHIN) {
+        Ok(Ok(line)) if line.trim_end() == READY => Ok(()),
+        Ok(Ok(line)) if line.is_empty() => Err("it ended at once".to_owned()),
+        Ok(Ok(line)) => Err(line.trim_end().to_owned()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("it said nothing".to_owned()),
+    }
+}

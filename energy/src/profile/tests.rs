@@ -1,0 +1,85 @@
+use super::*;
+
+fn setting() -> ProbeSetting {
+    ProbeSetting {
+        fingerprint: Fingerprint::of_this_computer(Vec::new()),
+        measured_at: 1.0,
+        quality: Quality::Estimated,
+        method: "CPU time at 3.7 W per core".to_owned(),
+        idle_w: Coefficient {
+            value: 8.0,
+            half_width: 0.5,
+        },
+        row_bytes: 512,
+        bytes_per_s: Some(1e9),
+    }
+}
+
+/// Fetches that cost exactly what they should.
+fn points(owner: PartId, request_j: f64, row_j: f64) -> Vec<ProbePoint> {
+    let point = |rows: u32| ProbePoint {
+        owner,
+        rows_per_request: rows,
+        requests: 100,
+        seconds: 100.0 * (1e-4 + 1e-7 * f64::from(rows)),
+        net_j: 100.0 * (request_j + row_j * f64::from(rows)),
+    };
+    [1, 10, 100, 1000, 10_000].map(point).to_vec()
+}
+
+#[test]
+fn coefficients_and_the_crossover_are_those_that_were_put_in() {
+    let profile = Profile::fit(setting(), [points(1, 0.0965, 1e-4), points(2, 0.02, 1e-4)].concat()).unwrap();
+    assert!((profile.owners[0].crossover_rows().unwrap() - 965.0).abs() < 1e-6);
+    assert!(profile.doubts().is_empty(), "{:?}", profile.doubts());
+    let coefficients = profile.coefficients(4, 4, 0.01, 1.0);
+    coefficients.check().unwrap();
+    assert!((coefficients.owners[2].request_j - 0.02).abs() < 1e-9);
+    assert!((coefficients.owners[1].row_s - 1e-7).abs() < 1e-12);
+    // Owners that were not probed cost what the mean owner does.
+    assert!((coefficients.owners[3].request_j - 0.05825).abs() < 1e-9);
+    assert_eq!((coefficients.idle_w, coefficients.bytes_per_s), (2.0, 1e9));
+    let text = profile.to_string();
+    assert!(text.contains("estimated") && text.contains("965 rows"), "{text}");
+}
+
+#[test]
+fn coefficients_that_are_lost_in_noise_are_doubted_and_never_negative() {
+    let mut noisy = points(0, 1e-6, 1e-4);
+    noisy[0].net_j = -1.0;
+    let profile = Profile::fit(setting(), noisy).unwrap();
+    assert!(!profile.doubts().is_empty());
+    assert!(profile.to_string().contains("not to be trusted"));
+    profile.coefficients(1, 1, 0.0, 0.0).check().unwrap();
+}
+
+#[test]
+fn too_little_is_no_profile() {
+    assert!(matches!(Profile::fit(setting(), Vec::new()), Err(ProfileError::Empty)));
+    let few = points(3, 1.0, 1.0)[..2].to_vec();
+    let refused = Profile::fit(setting(), few).unwrap_err().to_string();
+    assert!(
+        refused.contains("owner 3") && refused.contains("probe longer"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_profile_is_read_on_its_own_hardware_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("profile.json");
+    let profile = Profile::fit(setting(), points(1, 0.1, 1e-4)).unwrap();
+    profile.save(&path).unwrap();
+    let here = setting().fingerprint;
+    // Reading a number from JSON may lose its last bit.
+    assert_eq!(Profile::load(&path, &here).unwrap().to_string(), profile.to_string());
+    let elsewhere = Fingerprint {
+        processors: vec!["Another".to_owned()],
+        ..here
+    };
+    let refused = Profile::load(&path, &elsewhere).unwrap_err().to_string();
+    assert!(
+        refused.contains("processors:") && refused.contains("greengnn probe"),
+        "{refused}"
+    );
+}
