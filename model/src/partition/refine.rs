@@ -16,13 +16,15 @@
 //! parts that do not own them, which is what the policy `on-demand` moves. [`presampled_rows`] counts what the sampler
 //! really draws.
 
+use std::convert::Infallible;
+
 use serde::{Deserialize, Serialize};
 
 use super::{BALANCE_LIMIT, PartitionError, check_neighbors};
 use crate::book::{NodeId, PartId};
 use crate::policy::vip::VipError;
 use crate::rng::Purpose;
-use crate::sampling::{QueryError, SpecError, Topology};
+use crate::sampling::{PresampleError, QueryError, Topology};
 use crate::store::{GraphStore, RefinementRecord};
 
 mod demand;
@@ -71,11 +73,7 @@ pub enum RefineError {
     #[error(transparent)]
     Partition(#[from] PartitionError),
     #[error("an epoch cannot be presampled: {0}")]
-    Spec(#[from] SpecError),
-    #[error("an epoch cannot be presampled: {0}")]
-    Presample(String),
-    #[error(transparent)]
-    Query(#[from] QueryError),
+    Presample(#[from] Box<PresampleError<QueryError, Infallible>>),
 }
 
 /// A refined partition.
@@ -114,27 +112,26 @@ pub fn refine(
         parts,
         shape: &spec.shape,
     };
-    let estimate = |assignment: &[PartId]| problem.demand(assignment);
-    let start = estimate(assignment)?;
+    let start = problem.demand(assignment)?;
     let expected_rows_before = start.remote_rows(assignment);
 
-    let (assignment_after, mut demand, sweeps) = match spec.moves {
+    let (assignment_after, demand, sweeps) = match spec.moves {
         Moves::Rows => (assignment.to_vec(), start, Vec::new()),
         Moves::Seeds | Moves::Both => node_moves::move_nodes(&problem, assignment, start)?,
     };
     let row_owners = match spec.moves {
         Moves::Seeds => None,
         Moves::Rows | Moves::Both => {
-            // What is reported stays the estimate; what decides may be corrected.
-            let mut deciding = demand;
-            let reported = (spec.presampled_epochs > 0).then(|| deciding.clone());
-            if spec.presampled_epochs > 0 {
-                let epochs = 0..spec.presampled_epochs;
-                deciding.correct(&presampled_demand(&problem, &assignment_after, spec.seed, epochs)?);
-            }
-            let owners = place_rows(&deciding, &assignment_after, BALANCE_LIMIT);
-            demand = reported.unwrap_or(deciding);
-            Some(owners)
+            // Counts may decide, but what is reported is the estimate alone.
+            let corrected = match spec.presampled_epochs {
+                0 => None,
+                epochs => {
+                    let counted = presampled_demand(&problem, &assignment_after, spec.seed, 0..epochs)?;
+                    Some(demand.mean_with(&counted))
+                }
+            };
+            let deciding = corrected.as_ref().unwrap_or(&demand);
+            Some(place_rows(deciding, &assignment_after, BALANCE_LIMIT))
         }
     };
 

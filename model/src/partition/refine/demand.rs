@@ -55,12 +55,12 @@ impl Demand {
     }
 
     /// The mean of this and of what was counted, with equal weights.
-    pub fn correct(&mut self, counted: &Self) {
-        for (uses, counted) in self.uses.iter_mut().zip(&counted.uses) {
-            for (uses, counted) in uses.iter_mut().zip(counted) {
-                *uses = (*uses + counted) / 2.0;
-            }
-        }
+    pub fn mean_with(&self, counted: &Self) -> Self {
+        let mean = |(one, other): (&Vec<f64>, &Vec<f64>)| {
+            let pairs = one.iter().zip(other);
+            pairs.map(|(one, other)| (one + other) / 2.0).collect()
+        };
+        Self::new(self.uses.iter().zip(&counted.uses).map(mean).collect())
     }
 }
 

@@ -10,7 +10,8 @@
 //! G_j(u) = r(u) + sum over j < i <= L of (product over j < m < i of (1 - w_m(u))) w_i(u) sum over x in row(u) of G_i(x)
 //! ```
 //!
-//! for a node first seen at hop `j` of `L`, with the probabilities `w` of [`vip`](crate::policy::vip()). A sweep lists all
+//! for a node first seen at hop `j` of `L`, with the probabilities `w` of [`vip`](crate::policy::vip()); the ways that lead back
+//! to the seed itself are taken off. A sweep lists all
 //! moves that win, makes those that the balance allows by falling win, and estimates the demand anew. Moves of neighbours
 //! disturb each other, so a sweep that does not win as a whole is made again with its better half.
 

@@ -1,12 +1,13 @@
 //! What the sampler really draws, before a partition is written.
 
+use std::convert::Infallible;
 use std::ops::Range;
 
 use super::{Demand, Problem, RefineError};
 use crate::book::{NodeId, PartId};
 use crate::partition::Relabelling;
 use crate::rng::Purpose;
-use crate::sampling::{EpochSpec, InMemoryOwners, PresampleError, SeedRows, StepCounts, Topology, presample, steps};
+use crate::sampling::{EpochSpec, InMemoryOwners, SeedRows, StepCounts, Topology, presample, steps};
 
 /// The remote rows of the first training epoch of a run with this `seed`, summed over parts and batches, for each of several
 /// choices of who owns the rows. They are what the policy `on-demand` moves in that epoch.
@@ -131,13 +132,9 @@ impl RelabelledGraph {
                     *node = self.relabelling.original[*node as usize];
                 }
                 visit(rank, &batch.nodes);
-                Ok::<(), std::convert::Infallible>(())
+                Ok::<(), Infallible>(())
             });
-            sampled.map_err(|error| match error {
-                PresampleError::Spec(error) => RefineError::Spec(error),
-                PresampleError::Remote { source, .. } => RefineError::Query(source),
-                error => RefineError::Presample(error.to_string()),
-            })?;
+            sampled.map_err(Box::new)?;
         }
         Ok(())
     }
