@@ -261,3 +261,100 @@ fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// A graph that is large enough to refine.
+fn graph_to_refine(folder: &Path) -> PathBuf {
+    let graph = folder.join("graph");
+    SynthSpec::tiny(1_000).write(&graph).unwrap();
+    graph
+}
+
+#[test]
+fn a_refined_cut_says_what_it_was_good_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = graph_to_refine(folder.path());
+    let cut = |name: &str, flags: &[&str]| {
+        let out = folder.path().join(name);
+        let arguments = [
+            "partition",
+            text(&graph),
+            "--parts",
+            "3",
+            "--out",
+            text(&out),
+            "--method",
+            "hash",
+        ];
+        let said = succeeds(&[&arguments[..], flags].concat());
+        (said, PartsManifest::open(&out).unwrap())
+    };
+    let shape = ["--batch-size", "50", "--fanouts", "4,3"];
+    let (said, plain) = cut("plain", &[]);
+    assert!(
+        plain.partitioner.refinement.is_none() && !said.contains("refined"),
+        "{said}"
+    );
+
+    let (said, rows) = cut("rows", &[&["--refine", "rows"][..], &shape].concat());
+    assert!(said.contains("refined for batches of 50 with fanouts [4, 3]"), "{said}");
+    assert!(said.contains("remote rows per epoch: expected "), "{said}");
+    assert_eq!(rows.feature_bits, ["row-home"]);
+    assert_eq!((&rows.book, &rows.parts), (&plain.book, &plain.parts));
+    let bare = cut("bare", &[&shape[..], &["--refine"]].concat()).1;
+    assert_eq!(rows, bare, "--refine alone moves rows");
+    let counted = cut(
+        "counted",
+        &[&["--refine", "rows", "--presampled-epochs", "2"][..], &shape].concat(),
+    )
+    .1;
+    assert_ne!(counted.graph_hash, rows.graph_hash, "counts change which rows move");
+
+    let (_, seeds) = cut("seeds", &[&["--refine", "seeds"][..], &shape].concat());
+    let record = seeds.partitioner.refinement.as_ref().unwrap();
+    assert!(record.moved_seeds > 0 && record.moved_rows == 0, "{record:?}");
+    assert!(seeds.feature_bits.is_empty() && seeds.row_bounds.is_none());
+    let (_, both) = cut("both", &[&["--refine", "both"][..], &shape].concat());
+    assert_eq!(both.book, seeds.book);
+    let expected = |manifest: &PartsManifest| {
+        let record = manifest.partitioner.refinement.as_ref().unwrap();
+        assert!(record.expected_rows_after < record.expected_rows_before, "{record:?}");
+        record.expected_rows_after
+    };
+    assert!(expected(&both) <= expected(&seeds) && expected(&seeds) < expected(&rows));
+    for part in 0..3 {
+        PartStore::open(&folder.path().join("both"), part)
+            .unwrap()
+            .verify()
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_refinement_that_makes_no_sense_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = graph_to_refine(folder.path());
+    let out = folder.path().join("parts");
+    let arguments = [
+        "partition",
+        text(&graph),
+        "--parts",
+        "3",
+        "--out",
+        text(&out),
+        "--method",
+        "hash",
+    ];
+    let cases: [(&[&str], &str); 5] = [
+        (&["--refine", "columns"], "possible values: rows, seeds, both"),
+        (&["--batch-size", "50"], "--refine"),
+        (&["--refine", "rows", "--batch-size", "0"], "0 is not in 1.."),
+        (&["--refine", "rows", "--fanouts", "4,many"], "invalid value 'many'"),
+        (&["--presampled-epochs", "1"], "--refine"),
+    ];
+    for (flags, reason) in cases {
+        let output = greengnn(&[&arguments[..], flags].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(reason), "{flags:?}: {said}");
+        assert!(!out.exists());
+    }
+}

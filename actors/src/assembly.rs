@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use greengnn_model::assemble::{FeatureRows, InputBuffers, StoredRow, StoredRows, assemble_input, assemble_resident};
 use greengnn_model::batch::{Block, MiniBatch};
-use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::book::Rank;
 use greengnn_model::counters::LevelCounts;
 use greengnn_model::layers::{AssembledBatch, BatchInput};
 use greengnn_model::plan::{BatchPlan, Place};
 use greengnn_model::row_type::RowType;
+use greengnn_model::rows::RowBook;
 use greengnn_model::store::PartStore;
 
 use crate::arena::RowArena;
@@ -20,7 +21,7 @@ use crate::residency::Residency;
 /// Everything that the assembly of one batch needs, on a thread of its own.
 pub(crate) struct Assembly {
     pub rank: Rank,
-    pub book: Arc<PartitionBook>,
+    pub rows: Arc<RowBook>,
     pub part: Arc<PartStore>,
     pub arena: Arc<RowArena>,
     pub residency: Arc<Residency>,
@@ -47,7 +48,7 @@ impl Assembly {
         };
         let outermost = batch.blocks.last().unwrap_or(&empty);
         let (input, levels) = self.input(&batch, outermost, &plan)?;
-        let first = self.book.range(rank).start;
+        let first = self.part.topology().first;
         let labels = self.part.labels();
         let labels = batch
             .seeds()
@@ -134,7 +135,7 @@ impl Assembly {
             )));
         }
         // Where each owner's rows start among the places.
-        let mut starts = vec![(0, &[][..]); usize::from(self.book.parts())];
+        let mut starts = vec![(0, &[][..]); usize::from(self.rows.book().parts())];
         let mut start = 0;
         for owned in &batch.remote.owners {
             starts[usize::from(owned.owner)] = (start, &owned.rows[..]);
@@ -142,7 +143,7 @@ impl Assembly {
         }
         let mut found = FoundRows::new(&self.residency, batch.nodes.len());
         for node in &batch.nodes {
-            let home = self.book.row_home(*node);
+            let home = self.rows.home(*node);
             if home.owner == self.rank {
                 match self.residency.of_own(home.row) {
                     Some(place) => {

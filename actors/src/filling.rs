@@ -8,11 +8,12 @@ pub mod inclusion;
 
 use std::sync::Arc;
 
-use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::book::Rank;
 use greengnn_model::counters::{Period, Phase};
 use greengnn_model::policy::scores::{UnknownNeighbor, corrected, degree_scores, out_degrees};
 use greengnn_model::policy::{Fill, FillError, FillInput, Policy, ScoreKind};
 use greengnn_model::rng::Purpose;
+use greengnn_model::rows::RowBook;
 use greengnn_model::store::PartStore;
 
 use crate::causes::in_one_line;
@@ -43,7 +44,7 @@ pub enum FillingError {
 pub struct Filling {
     pub rank: Rank,
     pub policy: Arc<dyn Policy>,
-    pub book: Arc<PartitionBook>,
+    pub rows: Arc<RowBook>,
     pub part: Arc<PartStore>,
     pub budget_rows: u32,
     pub device_rows: u32,
@@ -54,7 +55,7 @@ pub struct Filling {
 impl Filling {
     /// Computes the scores that the policy wants, and asks it for its fill.
     pub async fn plan(self) -> Result<Fill, FillingError> {
-        let scores = match self.policy.score_kind() {
+        let of_nodes = match self.policy.score_kind() {
             None => None,
             Some(ScoreKind::Degree) => Some(self.degrees().await?),
             Some(ScoreKind::Presample { epochs }) => Some(self.presampled(epochs).await?),
@@ -66,8 +67,9 @@ impl Filling {
                 Some(corrected(&estimate, batches, &counts, epochs, weight))
             }
         };
+        let scores = of_nodes.map(|scores| self.rows.by_row(scores));
         let input = FillInput {
-            book: &self.book,
+            book: self.rows.book(),
             rank: self.rank,
             budget_rows: self.budget_rows,
             device_rows: self.device_rows,
@@ -78,7 +80,7 @@ impl Filling {
 
     /// Out-degrees of all nodes: each rank counts over the in-edges of its own nodes, and the counts add up.
     async fn degrees(&self) -> Result<Vec<f64>, FillingError> {
-        let (part, nodes) = (Arc::clone(&self.part), self.book.nodes());
+        let (part, nodes) = (Arc::clone(&self.part), self.rows.book().nodes());
         let own = tokio::task::spawn_blocking(move || out_degrees([part.topology()], nodes)).await??;
         let bytes = bytemuck::cast_slice(&own).to_vec();
         let moment = Moment {
@@ -100,10 +102,10 @@ impl Filling {
         Ok(degree_scores(&degrees))
     }
 
-    /// With which probability a batch of this rank needs each row.
+    /// With which probability a batch of this rank needs each node.
     async fn estimated(&self) -> Result<Vec<f64>, FillingError> {
         let config = &self.presampler.config;
-        let (part, book) = (Arc::clone(&self.part), Arc::clone(&self.book));
+        let (part, book) = (Arc::clone(&self.part), Arc::clone(&self.presampler.book));
         let sampling = Sampling {
             batch_size: config.batch_size,
             fanouts: config.fanouts.clone(),
@@ -111,9 +113,9 @@ impl Filling {
         Ok(inclusion::probabilities(&self.collective, book, part, sampling).await?)
     }
 
-    /// In how many batches of presampled epochs each row is needed.
+    /// In how many batches of presampled epochs each node is needed.
     async fn presampled(&self, epochs: u32) -> Result<Vec<f64>, FillingError> {
-        let (presampler, nodes) = (self.presampler.clone(), self.book.nodes());
+        let (presampler, nodes) = (self.presampler.clone(), self.rows.book().nodes());
         let counted = tokio::task::spawn_blocking(move || {
             let mut counts = vec![0f64; nodes as usize];
             for epoch in 0..epochs {

@@ -446,6 +446,7 @@ impl MachineState {
                 rank,
                 config: Arc::clone(&wiring.config),
                 book: Arc::clone(&book),
+                rows: Arc::clone(&wiring.rows),
                 steps: wiring.steps,
                 part: seat.part,
                 graph_hash: wiring.graph_hash,

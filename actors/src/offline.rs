@@ -16,6 +16,7 @@ use greengnn_model::policy::scores::{UnknownNeighbor, corrected, count_batch, de
 use greengnn_model::policy::vip::VipError;
 use greengnn_model::policy::{Budget, MemoryTrace, PlanError, Policy, RemoteTrace, ScoreKind, vip};
 use greengnn_model::rng::Purpose;
+use greengnn_model::rows::RowBook;
 use greengnn_model::sampling::{
     EpochSpec, InMemoryOwners, PresampleError, QueryError, SeedRows, StepCounts, Topology, presample,
 };
@@ -52,7 +53,9 @@ pub enum OfflineError {
 /// All parts of a graph, opened.
 pub struct OfflineParts {
     manifest: PartsManifest,
+    /// Who owns which nodes.
     book: Arc<PartitionBook>,
+    rows: RowBook,
     parts: Vec<PartStore>,
 }
 
@@ -101,6 +104,7 @@ impl OfflineParts {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             book: Arc::new(manifest.book.clone()),
+            rows: RowBook::open(folder, &manifest)?,
             manifest,
             parts,
         })
@@ -110,8 +114,14 @@ impl OfflineParts {
         &self.manifest
     }
 
-    pub fn book(&self) -> &Arc<PartitionBook> {
-        &self.book
+    /// The home of every feature row.
+    pub fn row_map(&self) -> &RowBook {
+        &self.rows
+    }
+
+    /// Who owns which feature rows, which is what policies are given.
+    pub fn row_book(&self) -> &Arc<PartitionBook> {
+        self.rows.book()
     }
 
     pub fn ranks(&self) -> std::ops::Range<Rank> {
@@ -167,12 +177,12 @@ impl OfflineParts {
         let row_bytes = config.row_type.row_bytes(self.manifest.features);
         let mut bounds = vec![RowBound::default(); caches.len()];
         for rank in self.ranks() {
-            let uses = self.run(config, rank, None)?.uses(&self.book)?;
+            let uses = self.run(config, rank, None)?.uses(self.rows.book())?;
             for ((policy, budget), bound) in caches.iter().zip(&mut bounds) {
-                let asked = budget.rows(row_bytes, self.book.remote_nodes(rank));
+                let asked = budget.rows(row_bytes, self.rows.book().remote_nodes(rank));
                 bound.needed_rows += uses.needed_rows();
                 bound.compulsory_rows += uses.compulsory_rows();
-                bound.fewest_rows += uses.fewest_rows(policy.budget_rows(&self.book, rank, asked));
+                bound.fewest_rows += uses.fewest_rows(policy.budget_rows(self.rows.book(), rank, asked));
             }
         }
         Ok(bounds)
@@ -188,24 +198,25 @@ impl OfflineParts {
         config: &TrainConfig,
         rank: Rank,
     ) -> Result<(Vec<f64>, Sampling), OfflineError> {
-        match kind {
+        let (of_nodes, sampling) = match kind {
             ScoreKind::Degree => {
                 let degrees = out_degrees(self.topologies(), self.book.nodes())?;
-                Ok((degree_scores(&degrees), Sampling::default()))
+                (degree_scores(&degrees), Sampling::default())
             }
-            ScoreKind::Presample { epochs } => self.counts(config, rank, epochs),
-            ScoreKind::Vip => Ok((self.estimate(config, rank)?, Sampling::default())),
+            ScoreKind::Presample { epochs } => self.counts(config, rank, epochs)?,
+            ScoreKind::Vip => (self.estimate(config, rank)?, Sampling::default()),
             ScoreKind::CorrectedVip { weight, epochs } => {
                 let (counts, sampling) = self.counts(config, rank, epochs)?;
                 let seeds = self.parts[usize::from(rank)].split(Purpose::Train).len() as u32;
                 let batches = seeds.div_ceil(config.batch_size.max(1));
                 let estimate = self.estimate(config, rank)?;
-                Ok((corrected(&estimate, batches, &counts, epochs, weight), sampling))
+                (corrected(&estimate, batches, &counts, epochs, weight), sampling)
             }
-        }
+        };
+        Ok((self.rows.by_row(of_nodes), sampling))
     }
 
-    /// In how many batches of presampled epochs each row is needed.
+    /// In how many batches of presampled epochs each node is needed.
     fn counts(&self, config: &TrainConfig, rank: Rank, epochs: u32) -> Result<(Vec<f64>, Sampling), OfflineError> {
         let steps = StepCounts {
             train: step_counts(&self.manifest, config.batch_size).train,
@@ -224,7 +235,7 @@ impl OfflineParts {
         Ok((counts, whole))
     }
 
-    /// With which probability a batch needs each row.
+    /// With which probability a batch needs each node.
     fn estimate(&self, config: &TrainConfig, rank: Rank) -> Result<Vec<f64>, OfflineError> {
         let first = self.book.range(rank).start;
         let rows = self.parts[usize::from(rank)].split(Purpose::Train);
@@ -251,7 +262,8 @@ impl OfflineParts {
         let mut owners = InMemoryOwners::new(self.topologies());
         let mut sampling = Sampling::default();
         let started = Instant::now();
-        presample(spec, seeds, &self.book, part.topology(), &mut owners, |batch| {
+        presample(spec, seeds, &self.book, part.topology(), &mut owners, |mut batch| {
+            self.rows.locate(spec.rank, &mut batch);
             sampling.largest_batch = sampling.largest_batch.max(batch.nodes.len() as u32);
             visit(&batch)
         })
@@ -286,6 +298,7 @@ impl OfflineParts {
         let header = TraceHeader {
             spec: spec.clone(),
             book: (*self.book).clone(),
+            rows: self.manifest.row_bounds.clone(),
             graph_hash: parse_hash(&self.manifest.graph_hash)?,
         };
         Ok((TraceWriter::create(&path, header)?, path))

@@ -28,7 +28,7 @@ impl ShardData for StoredShard {
     }
 
     fn rows(&self) -> u32 {
-        self.0.topology().rows()
+        self.0.feature_rows()
     }
 
     fn width(&self) -> usize {

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use greengnn_model::assemble::{AssembleError, InputBuffers};
-use greengnn_model::book::{PartId, PartitionBook, Rank};
+use greengnn_model::book::{PartId, Rank};
 use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
 use greengnn_model::plan::{BatchPlan, Delivery, LaterRows, Level, Place, Request, WindowPlan};
 use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
 use greengnn_model::row_type::RowType;
+use greengnn_model::rows::RowBook;
 use greengnn_model::store::PartStore;
 use greengnn_model::trace::TraceError;
 use tokio::sync::{Semaphore, mpsc};
@@ -97,7 +98,7 @@ pub enum PrefetchError {
 /// Executes the plans of one rank.
 pub struct Prefetcher {
     pub rank: Rank,
-    pub book: Arc<PartitionBook>,
+    pub rows: Arc<RowBook>,
     pub part: Arc<PartStore>,
     pub transport: Arc<dyn Transport>,
     pub delivery: Delivery,
@@ -308,7 +309,7 @@ impl Prefetcher {
         let assembling = Instant::now();
         let assembly = Assembly {
             rank: self.rank,
-            book: Arc::clone(&self.book),
+            rows: Arc::clone(&self.rows),
             part: Arc::clone(&self.part),
             arena: Arc::clone(&self.arena),
             residency: Arc::clone(&self.residency),

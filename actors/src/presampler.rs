@@ -11,6 +11,7 @@ use greengnn_model::counters::{Period, Phase};
 use greengnn_model::policy::scores::count_batch;
 use greengnn_model::policy::{RemoteTrace, TraceReadError};
 use greengnn_model::rng::{BatchKey, Purpose};
+use greengnn_model::rows::RowBook;
 use greengnn_model::sampling::{
     EpochSpec, NeighborQuery, NeighborReply, NeighborSource, PresampleError, SeedRows, StepCounts, presample,
 };
@@ -130,7 +131,10 @@ impl Drop for TraceFile {
 pub struct Presampler {
     pub rank: Rank,
     pub config: Arc<TrainConfig>,
+    /// Who owns which nodes.
     pub book: Arc<PartitionBook>,
+    /// Who owns which feature rows.
+    pub rows: Arc<RowBook>,
     /// Steps of each purpose, the maximum over ranks.
     pub steps: StepCounts,
     pub part: Arc<PartStore>,
@@ -329,6 +333,7 @@ impl Presampler {
         let header = TraceHeader {
             spec: spec.clone(),
             book: (*self.book).clone(),
+            rows: self.part.manifest().row_bounds.clone(),
             graph_hash: self.graph_hash,
         };
         let mut writer = TraceWriter::create(path, header).map_err(trace_error)?;
@@ -343,13 +348,21 @@ impl Presampler {
             test: if spec.steps.test == 0 { &[] } else { seeds.test },
         };
         let mut owners = self.owners(period);
-        presample(spec, seeds, &self.book, self.part.topology(), &mut owners, |batch| {
-            if self.cancelled.load(Ordering::Relaxed) {
-                return Err(SinkError::Cancelled);
-            }
-            visit(&batch);
-            Ok(writer.append(&batch)?)
-        })
+        presample(
+            spec,
+            seeds,
+            &self.book,
+            self.part.topology(),
+            &mut owners,
+            |mut batch| {
+                if self.cancelled.load(Ordering::Relaxed) {
+                    return Err(SinkError::Cancelled);
+                }
+                self.rows.locate(rank, &mut batch);
+                visit(&batch);
+                Ok(writer.append(&batch)?)
+            },
+        )
         .map_err(|source| self.sample_error(epoch, source))?;
         writer.finish().map_err(trace_error)?;
         TraceReader::open(path).map_err(trace_error)

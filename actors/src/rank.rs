@@ -16,6 +16,7 @@ use greengnn_model::counters::{Phase, Traffic};
 use greengnn_model::layers::{NamedParameter, Trainable};
 use greengnn_model::plan::{CacheState, DeviceRows};
 use greengnn_model::policy::Policy;
+use greengnn_model::rows::RowBook;
 use greengnn_model::sampling::StepCounts;
 use greengnn_model::store::PartStore;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -42,11 +43,17 @@ use crate::trainer::{EpochOutcome, Trainer, TrainerError, TrainerEvents};
 use crate::transport::Transport;
 use crate::wiring::PATIENCE;
 
+#[cfg(test)]
+mod bounds;
+
 /// What a rank is given.
 pub struct RankStart {
     pub rank: Rank,
     pub config: Arc<TrainConfig>,
+    /// Who owns which nodes.
     pub book: Arc<PartitionBook>,
+    /// Who owns which feature rows.
+    pub rows: Arc<RowBook>,
     pub steps: StepCounts,
     pub part: Arc<PartStore>,
     pub graph_hash: [u8; 32],
@@ -189,6 +196,7 @@ fn start_workers(
         rank,
         config: Arc::clone(config),
         book: Arc::clone(&start.book),
+        rows: Arc::clone(&start.rows),
         steps: start.steps,
         part: Arc::clone(&start.part),
         graph_hash: start.graph_hash,
@@ -201,7 +209,7 @@ fn start_workers(
     let filling = Filling {
         rank,
         policy: Arc::clone(&start.policy),
-        book: Arc::clone(&start.book),
+        rows: Arc::clone(&start.rows),
         part: Arc::clone(&start.part),
         budget_rows: start.budget_rows,
         device_rows: start.device_rows,
@@ -232,7 +240,7 @@ fn start_workers(
     });
     let prefetcher = Prefetcher {
         rank,
-        book: Arc::clone(&start.book),
+        rows: Arc::clone(&start.rows),
         part: start.part,
         transport: start.transport,
         delivery: config.delivery,
@@ -249,7 +257,7 @@ fn start_workers(
     let planner = RankPlanner {
         rank,
         policy: start.policy,
-        book: start.book,
+        book: Arc::clone(start.rows.book()),
         budget_rows: start.budget_rows,
         window: config.window,
         row_type: config.row_type,
@@ -386,7 +394,7 @@ impl RowLoader {
         told: &ActorRef<RankEvent>,
     ) -> Result<(), LoaderError> {
         let rank = self.prefetcher.rank;
-        let own_rows = self.filling.book.part_nodes(rank);
+        let own_rows = self.filling.rows.book().part_nodes(rank);
         let device_budget_rows = u64::from(self.filling.device_rows);
         let mut fill = self.filling.plan().await?;
         encode_as(self.planner.row_type, &mut fill.requests);

@@ -20,7 +20,7 @@ use crate::transport::Caller;
 pub trait ShardData: Send + Sync + 'static {
     fn part(&self) -> PartId;
 
-    /// Number of nodes of the part.
+    /// Number of feature rows of the part.
     fn rows(&self) -> u32;
 
     /// Features per node.

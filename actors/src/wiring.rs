@@ -11,6 +11,7 @@ use greengnn_model::policy::pinned::OnDemand;
 use greengnn_model::policy::streamed::for_delivery;
 use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy};
 use greengnn_model::row_type::RowType;
+use greengnn_model::rows::RowBook;
 use greengnn_model::sampling::{StepCounts, steps};
 use greengnn_model::store::{PartStore, PartsManifest, StoreError};
 use ractor::{Actor, ActorCell};
@@ -60,6 +61,11 @@ pub enum WiringError {
         folder: PathBuf,
         source: std::io::Error,
     },
+    #[error(
+        "push-pull splits the rows of nodes by columns, and these parts own rows apart from their nodes; partition \
+         without moving rows"
+    )]
+    RowsApart,
     #[error("the supervisor gave this machine no rank")]
     NoRank,
     #[error("the graph hash {0:?} of the manifest is not 64 hexadecimal digits")]
@@ -85,6 +91,8 @@ pub struct Order {
 pub struct Wiring {
     pub config: Arc<TrainConfig>,
     pub book: Arc<PartitionBook>,
+    /// Who owns which feature rows.
+    pub rows: Arc<RowBook>,
     pub steps: StepCounts,
     pub graph_hash: [u8; 32],
     pub transport: Arc<dyn Transport>,
@@ -201,12 +209,16 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
 
     let transport: Arc<dyn Transport> = router;
     let book = Arc::new(manifest.book.clone());
+    let rows = Arc::new(RowBook::open(&parts_folder, &manifest)?);
     let mut hosts = vec![String::new(); usize::from(book.parts())];
     for machine in &machines {
         machine
             .ranks
             .iter()
             .for_each(|rank| hosts[usize::from(*rank)].clone_from(&machine.name));
+    }
+    if config.communication == Communication::PushPull && rows.row_of_node().is_some() {
+        return Err(WiringError::RowsApart);
     }
     let choice: DeviceChoice = config.device.parse()?;
     let row_bytes = config.row_type.row_bytes(manifest.features);
@@ -223,12 +235,12 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
             _ => None,
         };
         let model = build_model(device, model_config, config.seed).await?;
-        let asked = budget.rows(row_bytes, book.remote_nodes(rank));
-        let budget_rows = policy.budget_rows(&book, rank, asked);
+        let asked = budget.rows(row_bytes, rows.book().remote_nodes(rank));
+        let budget_rows = policy.budget_rows(rows.book(), rank, asked);
         budgets.insert(rank, budget_rows);
         // Rows on the device are decoded.
         let device_row_bytes = RowType::F32.row_bytes(manifest.features);
-        let asked = device_budget.map(|budget| budget.rows(device_row_bytes, book.remote_nodes(rank)));
+        let asked = device_budget.map(|budget| budget.rows(device_row_bytes, rows.book().remote_nodes(rank)));
         let device_rows = policy.device_rows(budget_rows, asked);
         let Some(inbox) = hosted.inbox(rank) else {
             return Err(WiringError::NoRank);
@@ -255,6 +267,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         graph_hash: parse_hash(&manifest.graph_hash)?,
         config,
         book,
+        rows,
         transport,
         policy,
         preaggregate,

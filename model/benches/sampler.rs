@@ -143,6 +143,7 @@ fn bench_trace(criterion: &mut Criterion<CpuTime>, graph: &Graph, nodes: u32) {
     let spec = spec(1, 4);
     let batches = sample(graph, &book, &spec);
     let header = TraceHeader {
+        rows: None,
         spec,
         book,
         graph_hash: [0; 32],

@@ -4,7 +4,8 @@
 //! The modules in the order in which data meets them:
 //!
 //! 1. [`npy`] and [`store`]: arrays and graph folders on disk; [`import`] and [`synth`] make a graph folder.
-//! 2. [`partition`]: cuts a graph into parts; [`book`] says who owns what afterwards.
+//! 2. [`partition`]: cuts a graph into parts; [`book`] says who owns what afterwards, and [`rows`] who owns feature rows
+//!    where that is not the same.
 //! 3. [`rng`] and [`sampling`]: draws the neighbours of every mini-batch ([`batch`]), by key.
 //! 4. [`trace`]: an epoch's batches on disk, presampled ahead of training; [`locality`]: how often nodes repeat in them.
 //! 5. [`policy`] and [`plan`]: what is fetched when, and what stays; [`executor`] runs a plan in memory.
@@ -27,6 +28,7 @@ pub mod plan;
 pub mod policy;
 pub mod rng;
 pub mod row_type;
+pub mod rows;
 pub mod sampling;
 pub mod store;
 pub mod synth;

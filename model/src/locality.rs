@@ -13,27 +13,28 @@
 //! remote nodes, of which a window may touch few.
 
 use crate::batch::MiniBatch;
-use crate::book::{NodeId, PartitionBook, Rank};
+use crate::book::Rank;
+use crate::rows::RowBook;
 
 /// What one batch needs of other parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepUses {
-    /// The remote nodes, each once.
-    nodes: Vec<NodeId>,
+    /// The remote nodes by the ids of their rows, each once.
+    nodes: Vec<u32>,
     /// How many sampled edges lead to each.
     edges: Vec<u32>,
 }
 
 impl StepUses {
-    /// The remote nodes of a batch of `rank`, and the picks of all hops that name them.
-    pub fn of(batch: &MiniBatch, book: &PartitionBook, rank: Rank) -> Self {
+    /// The nodes of a batch whose rows `rank` does not own, and the picks of all hops that name them.
+    pub fn of(batch: &MiniBatch, rows: &RowBook, rank: Rank) -> Self {
         let mut picks = vec![0u32; batch.nodes.len()];
         for source in batch.blocks.iter().flat_map(|block| &block.sources) {
             picks[*source as usize] += 1;
         }
-        let own = book.range(rank);
-        let remote = batch.nodes.iter().zip(picks).filter(|(node, _)| !own.contains(node));
-        let (nodes, edges) = remote.unzip();
+        let own = rows.book().range(rank);
+        let row_ids = batch.nodes.iter().map(|node| rows.row_id(*node));
+        let (nodes, edges) = row_ids.zip(picks).filter(|(row, _)| !own.contains(row)).unzip();
         Self { nodes, edges }
     }
 }
@@ -82,7 +83,7 @@ pub struct Locality {
 pub struct Scratch {
     requests: Vec<u32>,
     edges: Vec<u64>,
-    seen: Vec<NodeId>,
+    seen: Vec<u32>,
 }
 
 impl Locality {
@@ -159,13 +160,16 @@ impl Locality {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
     use super::*;
     use crate::batch::{Block, RemoteRows};
+    use crate::book::PartitionBook;
     use crate::rng::Purpose;
 
-    fn step(uses: &[(NodeId, u32)]) -> StepUses {
+    fn step(uses: &[(u32, u32)]) -> StepUses {
         let (nodes, edges) = uses.iter().copied().unzip();
         StepUses { nodes, edges }
     }
@@ -190,9 +194,9 @@ mod tests {
             blocks: vec![block(&[1, 1], 2), block(&[1, 2, 0], 3)],
             remote: RemoteRows::default(),
         };
-        let book = PartitionBook::new(vec![0, 5, 9]).unwrap();
-        assert_eq!(StepUses::of(&batch, &book, 0), step(&[(7, 3)]));
-        assert_eq!(StepUses::of(&batch, &book, 1), step(&[(0, 1), (3, 1)]));
+        let rows = RowBook::of_nodes(Arc::new(PartitionBook::new(vec![0, 5, 9]).unwrap()));
+        assert_eq!(StepUses::of(&batch, &rows, 0), step(&[(7, 3)]));
+        assert_eq!(StepUses::of(&batch, &rows, 1), step(&[(0, 1), (3, 1)]));
     }
 
     #[test]

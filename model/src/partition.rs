@@ -8,6 +8,7 @@
 //! 2. [`partition_graph`], which relabels the nodes so that every part owns one contiguous range of ids
 //!    ([`Relabelling`]), and writes the parts folder.
 //!
+//! Between the two, [`refine`] may improve an assignment for the batches that will train.
 //! [`CutStatistics`] says what an assignment is worth.
 
 use std::path::PathBuf;
@@ -34,6 +35,7 @@ mod local_search;
 #[cfg(feature = "metis")]
 mod metis;
 mod placement;
+pub mod refine;
 mod relabel;
 mod statistics;
 mod stream;
@@ -52,7 +54,7 @@ pub use metis::metis_assignment;
 pub use relabel::Relabelling;
 pub use statistics::{CutStatistics, PartLoad};
 pub use stream::stream_assignment;
-pub use write::partition_graph;
+pub use write::{partition_graph, partition_graph_and_rows};
 
 /// How far the fullest part may lie above the mean part: in nodes, in train seeds and in edges.
 pub const BALANCE_LIMIT: f64 = 1.05;

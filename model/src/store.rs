@@ -6,7 +6,8 @@
 //!   `{indptr,indices,feat,label,train,valid,test}.npy`;
 //! - a **parts folder** ([`PartStore`]) is a graph that was cut: `manifest.json` ([`PartsManifest`], with the partition
 //!   book) and, per part, `part-<i>/{indptr,indices,orig_id,feat,label,train,valid,test}.npy`. Nodes are relabelled so
-//!   that a part owns a contiguous range of ids. A machine needs only the manifest and the parts that it hosts.
+//!   that a part owns a contiguous range of ids. A machine needs only the manifest and the parts that it hosts, and
+//!   `row_of_node.npy` where feature rows are owned apart from their nodes ([`RowBook`](crate::rows::RowBook)).
 //!
 //! | file | type | meaning |
 //! |---|---|---|
@@ -16,6 +17,7 @@
 //! | `label` | i64, `[rows]` | class, or -1 where unlabelled |
 //! | `train`, `valid`, `test` | u32, `[any]` | rows of the split, ascending |
 //! | `orig_id` | u32, `[rows]` | the id that the node had before it was relabelled (parts only) |
+//! | `row_of_node` | u32, `[nodes]` | the row id of every node, where rows were moved: `feat` then has the part's rows in the order of row ids (parts only) |
 //!
 //! [`FolderWriter`] makes both: it writes under a temporary name, and a folder appears under its own name only when it
 //! is complete. Opening checks sizes, shapes and offsets; `verify` recomputes every checksum and looks at every value.
@@ -35,8 +37,12 @@ mod rows;
 pub use folder::FolderWriter;
 pub use graph::GraphStore;
 pub use hash::GraphHasher;
-pub use manifest::{GraphManifest, Manifest, PartSummary, PartitionerRecord, PartsManifest};
+pub(crate) use manifest::check_row_map;
+pub use manifest::{GraphManifest, Manifest, PartSummary, PartitionerRecord, PartsManifest, RefinementRecord};
 pub use part::PartStore;
+
+/// The map from nodes to rows in a parts folder whose rows were moved.
+pub const ROW_MAP: &str = "row_of_node.npy";
 
 /// The name of the manifest in every folder.
 pub const MANIFEST: &str = "manifest.json";

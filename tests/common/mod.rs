@@ -204,15 +204,19 @@ pub fn debian() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/debian-packages")
 }
 
-/// The Debian package graph, imported as `demo` does and cut by METIS; made once per test binary.
+/// The Debian package graph, imported as `demo` does; made once per test binary.
+pub fn debian_graph() -> &'static Path {
+    made_once_inside("debian", |graph| {
+        succeeds(&["import", text(&debian()), "--out", text(graph)]);
+    })
+}
+
+/// [`debian_graph`] cut by METIS; made once per test binary.
 pub fn debian_parts(parts: u16) -> &'static Path {
     made_once(&format!("debian-{parts}"), |out| {
-        let graph = made_once_inside("debian", |graph| {
-            succeeds(&["import", text(&debian()), "--out", text(graph)]);
-        });
         succeeds(&[
             "partition",
-            text(graph),
+            text(debian_graph()),
             "--parts",
             &parts.to_string(),
             "--out",

@@ -3,6 +3,7 @@
 //! - [`bits`]: policies, machines, threads and memory change what a run costs, never the weights;
 //! - [`counts`]: what is planned, counted and served are the same numbers, and the numbers that a trace predicts;
 //! - [`levels`]: rows that stay on the device change what is uploaded, and nothing else;
+//! - [`rows`]: feature rows that are owned apart from their nodes;
 //! - [`shapes`]: graphs and models that are not as one expects;
 //! - [`files`]: what a run prints and leaves behind;
 //! - [`row_types`]: remote rows in fewer bits;
@@ -20,6 +21,7 @@ mod files;
 mod joules;
 mod levels;
 mod row_types;
+mod rows;
 mod shapes;
 mod streams;
 

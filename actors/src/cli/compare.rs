@@ -166,7 +166,7 @@ fn design(
     let contender = |name: &String| {
         policy_for(name.trim(), config.delivery).map(|policy| Contender {
             policy: policy.name().to_owned(),
-            takes_budget: takes_budget(&*policy, &manifest.book),
+            takes_budget: takes_budget(&*policy, manifest.row_book()),
             takes_window: policy.uses_window(),
         })
     };

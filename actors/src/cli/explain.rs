@@ -205,7 +205,7 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
         .collect::<Result<Vec<_>, _>>()?;
     let parts = OfflineParts::open(&args.parts)?;
     let traces = tempfile::tempdir()?;
-    let book = parts.book();
+    let book = parts.row_book();
     let row_bytes = args.row_type.row_bytes(parts.manifest().features);
     let bytes = Bytes {
         row: row_bytes as u64,

@@ -117,7 +117,7 @@ fn measure(args: &LocalityArgs, config: &TrainConfig, parts: &OfflineParts) -> R
         .iter()
         .map(|window| Locality::new(*window, &shares))
         .collect();
-    let book = parts.book();
+    let book = parts.row_book();
     let steps = step_counts(parts.manifest(), config.batch_size).train;
     let training = StepCounts {
         train: steps,
@@ -133,7 +133,7 @@ fn measure(args: &LocalityArgs, config: &TrainConfig, parts: &OfflineParts) -> R
         for epoch in 0..epochs {
             let mut uses = Vec::with_capacity(steps as usize);
             parts.sample(&spec(config, rank, epoch, Purpose::Train, training), |batch| {
-                uses.push(StepUses::of(batch, book, rank));
+                uses.push(StepUses::of(batch, parts.row_map(), rank));
                 Ok(())
             })?;
             for locality in &mut localities {

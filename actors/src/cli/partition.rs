@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use greengnn_model::book::PartId;
+use greengnn_model::partition::refine::{RefineError, RefineSpec};
 use greengnn_model::partition::{
-    BALANCE_LIMIT, PartitionError, assignment_from_file, hash_assignment, partition_graph, stream_assignment,
+    BALANCE_LIMIT, PartitionError, assignment_from_file, hash_assignment, partition_graph, partition_graph_and_rows,
+    stream_assignment,
 };
 use greengnn_model::rng::Purpose;
 use greengnn_model::store::{GraphStore, PartitionerRecord, PartsManifest, StoreError};
@@ -13,6 +15,10 @@ use greengnn_model::store::{GraphStore, PartitionerRecord, PartsManifest, StoreE
 use super::CliResult;
 use crate::lifetime::{Scratch, Unfinished};
 use crate::metis_child::{MetisChildError, MetisProgram, links_of};
+
+mod refine;
+
+use self::refine::RefineFlags;
 
 #[derive(Debug, clap::Args)]
 pub struct PartitionArgs {
@@ -37,6 +43,8 @@ pub struct PartitionArgs {
     /// Seed of the method.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    pub refine: RefineFlags,
 }
 
 /// How nodes are given their parts.
@@ -89,6 +97,8 @@ pub enum CutError {
     Metis(#[from] MetisChildError),
     #[error(transparent)]
     Partition(#[from] PartitionError),
+    #[error("the cut was not refined: {0}")]
+    Refine(#[from] RefineError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -99,6 +109,18 @@ pub enum CutError {
 /// [`MetisProgram::assign`] and [`partition_graph`] themselves. Parts are written straight from the mapped graph, one block
 /// of rows at a time, so features are never held in memory.
 pub fn cut(graph: &Path, parts: PartId, method: &Method, seed: u64, out: &Path) -> Result<PartsManifest, CutError> {
+    cut_and_refine(graph, parts, method, seed, None, out)
+}
+
+/// As [`cut`], and refines the cut before it is written.
+pub fn cut_and_refine(
+    graph: &Path,
+    parts: PartId,
+    method: &Method,
+    seed: u64,
+    refinement: Option<&RefineSpec>,
+    out: &Path,
+) -> Result<PartsManifest, CutError> {
     let store = GraphStore::open(graph)?;
     let nodes = store.manifest().nodes;
     let assignment = match method {
@@ -120,7 +142,19 @@ pub fn cut(graph: &Path, parts: PartId, method: &Method, seed: u64, out: &Path) 
         seed,
         ..PartitionerRecord::default()
     };
-    Ok(partition_graph(&store, &assignment, parts, record, out)?)
+    let Some(spec) = refinement else {
+        return Ok(partition_graph(&store, &assignment, parts, record, out)?);
+    };
+    let refined = greengnn_model::partition::refine::refine(&store, &assignment, parts, spec)?;
+    let record = PartitionerRecord {
+        refinement: Some(refined.record),
+        ..record
+    };
+    let assignment = &refined.assignment;
+    Ok(match &refined.row_owners {
+        None => partition_graph(&store, assignment, parts, record, out)?,
+        Some(owners) => partition_graph_and_rows(&store, assignment, owners, parts, record, out)?,
+    })
 }
 
 fn metis_program() -> Result<MetisProgram, CutError> {
@@ -136,7 +170,9 @@ fn scratch_beside(target: &Path) -> Result<Scratch, CutError> {
 
 pub fn run(args: PartitionArgs) -> CliResult {
     let _unfinished = Unfinished::target(&args.out)?;
-    let manifest = cut(&args.graph, args.parts, &args.method, args.seed, &args.out)?;
+    let spec = args.refine.spec(args.seed);
+    let (graph, out) = (&args.graph, &args.out);
+    let manifest = cut_and_refine(graph, args.parts, &args.method, args.seed, spec.as_ref(), out)?;
     print!("{}", report(&manifest));
     Ok(())
 }
@@ -181,6 +217,9 @@ fn report(manifest: &PartsManifest) -> String {
             "{part:>4} {:>12} {:>12} {:>12} {:>12}",
             summary.nodes, summary.edges, summary.train, summary.halo,
         );
+    }
+    if let Some(refinement) = &record.refinement {
+        text.push_str(&refine::report(refinement));
     }
     text
 }

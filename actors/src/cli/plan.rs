@@ -180,7 +180,7 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
         epochs.push(Arc::new(reader));
     }
     let rank = rank.unwrap_or(0);
-    let book = Arc::new(manifest.book.clone());
+    let book = Arc::new(manifest.row_book().clone());
     let row_bytes = args.row_type.row_bytes(manifest.features);
     let uses = RunUses::new(epochs.iter().map(|epoch| &**epoch), 0, &book, rank)?;
     let case = Case {

@@ -1,15 +1,18 @@
 //! Writes the parts folder.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
 use super::{CutStatistics, PartitionError, Relabelling, check_neighbors};
-use crate::book::{NodeId, PartId};
+use crate::book::{NodeId, PartId, PartitionBook};
 use crate::npy::{ArrayWriter, Element, FileRecord, MappedArray};
 use crate::rng::Purpose;
+use crate::rows::RowBook;
 use crate::store::{
-    FolderWriter, GraphHasher, GraphStore, Manifest, PartSummary, PartitionerRecord, PartsManifest, part_folder,
+    FolderWriter, GraphHasher, GraphStore, Manifest, PartSummary, PartitionerRecord, PartsManifest, ROW_MAP,
+    part_folder,
 };
 
 /// Nodes whose rows are gathered before they are written.
@@ -33,6 +36,35 @@ pub fn partition_graph(
     record: PartitionerRecord,
     out: &Path,
 ) -> Result<PartsManifest, PartitionError> {
+    check_assignment(graph, assignment, parts)?;
+    let relabelling = Relabelling::new(assignment, parts)?;
+    let rows = RowBook::of_nodes(Arc::new(relabelling.book.clone()));
+    write_parts(graph, relabelling, &rows, record, out)
+}
+
+/// As [`partition_graph`], with the feature row of every node owned by the part that `row_owners` gives it.
+///
+/// # Errors
+/// As [`partition_graph`], for both assignments.
+pub fn partition_graph_and_rows(
+    graph: &GraphStore,
+    assignment: &[PartId],
+    row_owners: &[PartId],
+    parts: PartId,
+    record: PartitionerRecord,
+    out: &Path,
+) -> Result<PartsManifest, PartitionError> {
+    check_assignment(graph, assignment, parts)?;
+    check_assignment(graph, row_owners, parts)?;
+    let relabelling = Relabelling::new(assignment, parts)?;
+    let owners: Vec<PartId> = (relabelling.original.iter())
+        .map(|node| row_owners[*node as usize])
+        .collect();
+    let rows = RowBook::of_owners(&owners, parts)?;
+    write_parts(graph, relabelling, &rows, record, out)
+}
+
+pub(super) fn check_assignment(graph: &GraphStore, assignment: &[PartId], parts: PartId) -> Result<(), PartitionError> {
     let nodes = graph.manifest().nodes;
     if parts == 0 {
         return Err(PartitionError::NoParts);
@@ -43,18 +75,51 @@ pub fn partition_graph(
             given: assignment.len(),
         });
     }
+    match assignment.iter().position(|part| *part >= parts) {
+        None => Ok(()),
+        Some(node) => Err(PartitionError::PartOutOfRange {
+            node: node as NodeId,
+            part: assignment[node],
+            parts,
+        }),
+    }
+}
+
+fn write_parts(
+    graph: &GraphStore,
+    relabelling: Relabelling,
+    rows: &RowBook,
+    record: PartitionerRecord,
+    out: &Path,
+) -> Result<PartsManifest, PartitionError> {
+    let (nodes, parts) = (graph.manifest().nodes, relabelling.book.parts());
     check_neighbors(graph.topology())?;
-    let relabelling = Relabelling::new(assignment, parts)?;
     let statistics = CutStatistics::measure(graph.topology(), graph.split(Purpose::Train), &relabelling);
     let mut folder = FolderWriter::create(out)?;
     let mut hasher = GraphHasher::new(&relabelling.book);
     let mut files = Vec::new();
     let mut summaries = Vec::with_capacity(usize::from(parts));
+    // The original ids in the order of their rows, where that is not the order of the nodes.
+    let moved: Option<Vec<NodeId>> = rows
+        .node_of_row()
+        .map(|nodes| nodes.iter().map(|node| relabelling.original[*node as usize]).collect());
+    let mut feature_bits = Vec::new();
+    if let Some(map) = rows.row_of_node() {
+        feature_bits.push(PartsManifest::ROW_HOME.to_owned());
+        files.push(folder.whole_array(ROW_MAP, &[map.len()], map)?);
+    }
     for (part, load) in (0..parts).zip(&statistics.parts) {
         let mut writer = PartWriter {
             graph,
             relabelling: &relabelling,
             members: relabelling.members(part),
+            feature_members: match &moved {
+                None => relabelling.members(part),
+                Some(nodes) => {
+                    let range = rows.book().range(part);
+                    &nodes[range.start as usize..range.end as usize]
+                }
+            },
             part,
             folder: &mut folder,
             files: &mut files,
@@ -79,15 +144,17 @@ pub fn partition_graph(
             halo: load.halo,
         });
     }
+    hasher.rows(rows);
     let manifest = PartsManifest {
         format: PartsManifest::FORMAT.to_owned(),
         version: PartsManifest::VERSION,
-        feature_bits: Vec::new(),
+        feature_bits,
         nodes,
         edges: graph.manifest().edges,
         features: graph.manifest().features,
         classes: graph.manifest().classes,
         book: relabelling.book,
+        row_bounds: rows.row_of_node().map(|_| PartitionBook::clone(rows.book())),
         parts: summaries,
         partitioner: PartitionerRecord {
             cut_edges: statistics.cut_edges(),
@@ -110,6 +177,8 @@ struct PartWriter<'a> {
     relabelling: &'a Relabelling,
     /// The original ids of the part's nodes, ascending.
     members: &'a [NodeId],
+    /// The original ids of the nodes whose feature rows the part owns, in the order of the rows.
+    feature_members: &'a [NodeId],
     part: PartId,
     folder: &'a mut FolderWriter,
     files: &'a mut Vec<FileRecord>,
@@ -130,9 +199,9 @@ impl PartWriter<'_> {
         self.files.push(original.finish()?);
 
         let width = self.graph.manifest().features;
-        let mut features = self.array::<f32>("feat", &[count, width])?;
+        let mut features = self.array::<f32>("feat", &[self.feature_members.len(), width])?;
         let mut block = Vec::new();
-        for members in self.members.chunks((BLOCK_VALUES / width.max(1)).max(1)) {
+        for members in self.feature_members.chunks((BLOCK_VALUES / width.max(1)).max(1)) {
             block.clear();
             for node in members {
                 block.extend_from_slice(self.graph.feature_row(*node));

@@ -69,6 +69,7 @@ fn expected(manifest: &GraphManifest) -> Expected {
     Expected {
         first: 0,
         rows: manifest.nodes,
+        feature_rows: manifest.nodes,
         edges: manifest.edges,
         features: manifest.features,
         classes: manifest.classes,

@@ -4,11 +4,13 @@ use sha2::{Digest, Sha256};
 
 use crate::book::PartitionBook;
 use crate::rng::Purpose;
+use crate::rows::RowBook;
 
 /// SHA-256 over bounds, structure and splits of a cut graph, independent of paths, features and labels.
 ///
 /// The bytes hashed are little-endian: the tag `greengnn-graph-hash-1`, the bounds (count, then values), and per part, in
 /// order, the offsets, the neighbours and the splits train, valid and test, each as its count in 64 bits and its values.
+/// Where rows were moved, the tag `rows`, the bounds of row ids and the map from nodes to rows follow.
 #[derive(Clone, Debug)]
 pub struct GraphHasher {
     sha256: Sha256,
@@ -28,6 +30,15 @@ impl GraphHasher {
         self.array(neighbors);
         for purpose in [Purpose::Train, Purpose::Valid, Purpose::Test] {
             self.array(split(purpose));
+        }
+    }
+
+    /// Adds where the rows are, after the last part, if they were moved.
+    pub fn rows(&mut self, rows: &RowBook) {
+        if let Some(map) = rows.row_of_node() {
+            self.sha256.update(b"rows");
+            self.array(rows.book().bounds());
+            self.array(map);
         }
     }
 

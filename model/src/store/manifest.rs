@@ -6,9 +6,10 @@ use rayon::prelude::*;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{MANIFEST, StoreError, part_folder};
+use super::{MANIFEST, ROW_MAP, StoreError, part_folder};
 use crate::book::{PartId, PartitionBook};
 use crate::npy::FileRecord;
+use crate::partition::refine::Moves;
 
 /// A manifest names every file, so it grows with the number of parts only; more than this is no manifest.
 const LARGEST: u64 = 256 << 20;
@@ -17,6 +18,8 @@ const LARGEST: u64 = 256 << 20;
 pub trait Manifest: Serialize + DeserializeOwned {
     const FORMAT: &'static str;
     const VERSION: u32;
+    /// The features that this program knows.
+    const FEATURES: &'static [&'static str] = &[];
 
     /// Every file of the folder, the manifest itself left out.
     fn files(&self) -> &[FileRecord];
@@ -75,6 +78,36 @@ pub struct PartitionerRecord {
     pub balance_nodes: f64,
     pub balance_train: f64,
     pub balance_edges: f64,
+    /// How it was refined, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refinement: Option<RefinementRecord>,
+}
+
+/// How a cut was refined for the batches that will train, and what that is good for. Remote rows are of one epoch of
+/// training, summed over ranks and batches, as the policy `on-demand` moves them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RefinementRecord {
+    pub moves: Moves,
+    pub batch_size: u32,
+    pub fanouts: Vec<u32>,
+    /// Epochs whose counts took part in the decision.
+    pub presampled_epochs: u32,
+    /// Sweeps of node moves.
+    pub sweeps: u32,
+    /// Nodes that changed their part.
+    pub moved_nodes: u32,
+    /// Train seeds among them.
+    pub moved_seeds: u32,
+    /// Rows whose owner is not the part of their node.
+    pub moved_rows: u32,
+    /// Rows of the part with the most over the mean.
+    pub balance_rows: f64,
+    /// What the estimate expects.
+    pub expected_rows_before: f64,
+    pub expected_rows_after: f64,
+    /// What the sampler draws in the first epoch of a run with the seed of the cut.
+    pub presampled_rows_before: u64,
+    pub presampled_rows_after: u64,
 }
 
 /// The manifest of a parts folder.
@@ -92,6 +125,10 @@ pub struct PartsManifest {
     pub features: usize,
     pub classes: u32,
     pub book: PartitionBook,
+    /// The bounds of row ids, where feature rows are owned apart from their nodes (feature bit
+    /// [`ROW_HOME`](Self::ROW_HOME)); the map from nodes to rows is in [`ROW_MAP`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_bounds: Option<PartitionBook>,
     pub parts: Vec<PartSummary>,
     pub partitioner: PartitionerRecord,
     /// SHA-256 over structure, bounds and splits, in hex ([`GraphHasher`](super::GraphHasher)).
@@ -118,6 +155,7 @@ impl Manifest for GraphManifest {
 impl Manifest for PartsManifest {
     const FORMAT: &'static str = "greengnn-parts";
     const VERSION: u32 = 1;
+    const FEATURES: &'static [&'static str] = &[PartsManifest::ROW_HOME];
 
     fn files(&self) -> &[FileRecord] {
         &self.files
@@ -147,6 +185,7 @@ impl Manifest for PartsManifest {
                 ));
             }
         }
+        self.check_rows()?;
         let edges = self
             .parts
             .iter()
@@ -166,6 +205,30 @@ impl GraphManifest {
 }
 
 impl PartsManifest {
+    /// The feature bit of folders whose feature rows are owned apart from their nodes.
+    pub const ROW_HOME: &'static str = "row-home";
+
+    /// Who owns which feature rows: the bounds of row ids, or the partition book where no rows were moved.
+    pub fn row_book(&self) -> &PartitionBook {
+        self.row_bounds.as_ref().unwrap_or(&self.book)
+    }
+
+    fn check_rows(&self) -> Result<(), String> {
+        let announced = self.feature_bits.iter().any(|bit| bit == Self::ROW_HOME);
+        match &self.row_bounds {
+            None if announced => Err(format!("it has the feature {} without row bounds", Self::ROW_HOME)),
+            Some(_) if !announced => Err(format!("it has row bounds without the feature {}", Self::ROW_HOME)),
+            Some(rows) if (rows.parts(), rows.nodes()) != (self.book.parts(), self.nodes) => Err(format!(
+                "its row bounds are of {} rows in {} parts, the graph has {} nodes in {}",
+                rows.nodes(),
+                rows.parts(),
+                self.nodes,
+                self.book.parts()
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads and checks the manifest of a parts folder, without looking at any part.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         open(folder)
@@ -221,11 +284,12 @@ fn open<M: Manifest>(folder: &Path) -> Result<M, StoreError> {
             known: M::VERSION,
         });
     }
-    // Version 1 has no optional features yet, so every one is from a later program.
-    if !preamble.feature_bits.is_empty() {
+    let mut unknown = preamble.feature_bits;
+    unknown.retain(|bit| !M::FEATURES.contains(&&**bit));
+    if !unknown.is_empty() {
         return Err(StoreError::UnknownFeatures {
             path,
-            features: preamble.feature_bits.join(", "),
+            features: unknown.join(", "),
         });
     }
     let manifest: M = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
@@ -252,6 +316,11 @@ pub(super) fn record<'a>(files: &'a [FileRecord], manifest: &Path, path: &str) -
         .iter()
         .find(|file| file.path == path)
         .ok_or_else(|| StoreError::inconsistent(manifest, format!("it does not list {path}")))
+}
+
+/// Fails unless the map of moved rows is the file that was written.
+pub(crate) fn check_row_map(folder: &Path, manifest: &PartsManifest) -> Result<(), StoreError> {
+    check_checksums(folder, &[record(&manifest.files, &folder.join(MANIFEST), ROW_MAP)?])
 }
 
 /// Fails unless the file is as long as its record says.

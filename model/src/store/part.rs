@@ -75,12 +75,17 @@ impl PartStore {
         self.rows.topology()
     }
 
-    /// The feature rows of the part, row-major.
+    /// The feature rows of the part, row-major: of its nodes, or where rows were moved of those that it owns, by row id.
     pub fn features(&self) -> &[f32] {
         self.rows.features()
     }
 
-    /// The features of a local row, which must be below the number of the part's nodes.
+    /// Number of feature rows, which is that of nodes unless rows were moved.
+    pub fn feature_rows(&self) -> u32 {
+        self.manifest.row_book().part_nodes(self.part)
+    }
+
+    /// The features of a local row, which must be below [`feature_rows`](Self::feature_rows).
     pub fn feature_row(&self, row: u32) -> &[f32] {
         self.rows.feature_row(row)
     }
@@ -110,6 +115,7 @@ fn expected(manifest: &PartsManifest, part: PartId) -> Option<Expected> {
     Some(Expected {
         first: manifest.book.range(part).start,
         rows: summary.nodes,
+        feature_rows: manifest.row_book().part_nodes(part),
         edges: summary.edges,
         features: manifest.features,
         classes: manifest.classes,

@@ -19,6 +19,8 @@ pub(super) struct Expected {
     /// Global id of row 0.
     pub first: NodeId,
     pub rows: u32,
+    /// Rows of the features.
+    pub feature_rows: u32,
     pub edges: u64,
     pub features: usize,
     pub classes: u32,
@@ -56,7 +58,7 @@ impl Rows {
             features: expected.features,
             indptr: MappedArray::open_shaped(&path("indptr"), &[row_count + 1])?,
             indices: MappedArray::open_shaped(&path("indices"), &[edge_count])?,
-            feat: MappedArray::open_shaped(&path("feat"), &[row_count, expected.features])?,
+            feat: MappedArray::open_shaped(&path("feat"), &[expected.feature_rows as usize, expected.features])?,
             label: MappedArray::open_shaped(&path("label"), &[row_count])?,
             train: MappedArray::open(&path("train"))?,
             valid: MappedArray::open(&path("valid"))?,

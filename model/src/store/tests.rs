@@ -95,6 +95,7 @@ fn write_parts(target: &Path) -> String {
         features: 2,
         classes: 3,
         book,
+        row_bounds: None,
         parts: vec![
             PartSummary {
                 nodes: 2,

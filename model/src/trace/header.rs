@@ -14,8 +14,10 @@ pub(super) const END_MAGIC: [u8; 8] = *b"GGtrend\n";
 pub const VERSION: u32 = 1;
 /// Feature bit: the train seeds are in proximity order, whose number of sequences ends the fields.
 const PROXIMITY: u64 = 1;
+/// Feature bit of traces of graphs whose feature rows are owned apart from their nodes: row bounds follow the bounds.
+const ROWS_APART: u64 = 2;
 /// Feature bits that this program knows.
-const KNOWN_FEATURES: u64 = PROXIMITY;
+const KNOWN_FEATURES: u64 = PROXIMITY | ROWS_APART;
 /// Bytes before the fields: magic, version, length of the fields, feature bits.
 pub(super) const PREFIX_BYTES: usize = 24;
 
@@ -26,7 +28,9 @@ pub struct TraceHeader {
     pub spec: EpochSpec,
     /// The parts of the graph, so that a file can be read without its graph.
     pub book: PartitionBook,
-    /// SHA-256 over the graph's structure, bounds and splits, from its manifest.
+    /// The owners of feature rows, where rows are owned apart from nodes.
+    pub rows: Option<PartitionBook>,
+    /// SHA-256 over the graph's structure, bounds, splits and map of rows, from its manifest.
     pub graph_hash: [u8; 32],
 }
 
@@ -37,9 +41,12 @@ impl TraceHeader {
         if self.graph_hash != wanted.graph_hash {
             return differs("graph hash", hex(&self.graph_hash), hex(&wanted.graph_hash));
         }
+        let text = |book: &PartitionBook| format!("{:?}", book.bounds());
         if self.book != wanted.book {
-            let text = |book: &PartitionBook| format!("{:?}", book.bounds());
             return differs("partition", text(&self.book), text(&wanted.book));
+        }
+        if self.rows != wanted.rows {
+            return differs("row bounds", text(self.row_book()), text(wanted.row_book()));
         }
         let fields = |spec: &EpochSpec| {
             [
@@ -59,6 +66,11 @@ impl TraceHeader {
             }
         }
         Ok(())
+    }
+
+    /// Who owns the rows that batches name as remote.
+    pub fn row_book(&self) -> &PartitionBook {
+        self.rows.as_ref().unwrap_or(&self.book)
     }
 
     /// Number of steps: training, validation, test.
@@ -89,6 +101,11 @@ impl TraceHeader {
                 why: "the rank is not one of the partition book",
             });
         }
+        if !is_of(self.rows.as_ref(), &self.book) {
+            return Err(Problem::BadHeader {
+                why: "the row bounds are not those of the same graph",
+            });
+        }
         if steps
             .train
             .checked_add(steps.valid)
@@ -108,10 +125,11 @@ impl TraceHeader {
             fields.extend(number.to_le_bytes());
         }
         fields.extend(self.graph_hash);
-        for number in fanouts.iter().chain(self.book.bounds()) {
+        let row_bounds = self.rows.as_ref().map_or(&[][..], PartitionBook::bounds);
+        for number in fanouts.iter().chain(self.book.bounds()).chain(row_bounds) {
             fields.extend(number.to_le_bytes());
         }
-        let mut features = 0;
+        let mut features = if self.rows.is_some() { ROWS_APART } else { 0 };
         if let SeedOrder::Proximity { sequences } = order {
             features |= PROXIMITY;
             fields.extend(sequences.to_le_bytes());
@@ -175,9 +193,14 @@ fn decode_fields(features: u64, bytes: &[u8]) -> Result<TraceHeader, Malformed> 
     let mut graph_hash = [0; 32];
     graph_hash.copy_from_slice(fields.take(32)?);
     let fanouts = (0..hops).map(|_| fields.u32()).collect::<Result<Vec<_>, _>>()?;
-    let bounds = (0..=u32::from(parts))
-        .map(|_| fields.u32())
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut bounds = || {
+        let bounds = (0..=u32::from(parts))
+            .map(|_| fields.u32())
+            .collect::<Result<Vec<_>, _>>()?;
+        PartitionBook::new(bounds).map_err(|_| "its bounds are not those of a partition")
+    };
+    let book = bounds()?;
+    let rows = (features & ROWS_APART != 0).then(bounds).transpose()?;
     let order = if features & PROXIMITY == 0 {
         SeedOrder::Random
     } else {
@@ -186,14 +209,14 @@ fn decode_fields(features: u64, bytes: &[u8]) -> Result<TraceHeader, Malformed> 
         }
     };
     fields.end()?;
-    let book = PartitionBook::new(bounds).map_err(|_| "its bounds are not those of a partition")?;
     let training = u8::try_from(training).ok().and_then(Purpose::from_code);
     let total = steps
         .train
         .checked_add(steps.valid)
         .and_then(|sum| sum.checked_add(steps.test));
     let no_sequences = order == SeedOrder::Proximity { sequences: 0 };
-    if hops == 0 || rank >= book.parts() || total.is_none() || no_sequences {
+    let is_sound = total.is_some() && !no_sequences && is_of(rows.as_ref(), &book);
+    if hops == 0 || rank >= book.parts() || !is_sound {
         return Err("its counts do not fit together");
     }
     Ok(TraceHeader {
@@ -208,8 +231,14 @@ fn decode_fields(features: u64, bytes: &[u8]) -> Result<TraceHeader, Malformed> 
             steps,
         },
         book,
+        rows,
         graph_hash,
     })
+}
+
+/// Whether row bounds, where there are any, are of as many rows and parts as there are nodes and parts.
+fn is_of(rows: Option<&PartitionBook>, book: &PartitionBook) -> bool {
+    rows.is_none_or(|rows| (rows.parts(), rows.nodes()) == (book.parts(), book.nodes()))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -99,7 +99,7 @@ impl TraceReader {
         let bytes = self.read(at, remote_bytes + frame.structure_bytes as usize)?;
         let (remote, structure) = bytes.split_at(remote_bytes);
         frame
-            .remote(remote, &self.header.book)
+            .remote(remote, self.header.row_book())
             .and_then(|remote| frame.batch(structure, remote, &self.header))
             .map_err(|problem| self.refused(problem))
     }
@@ -109,7 +109,7 @@ impl TraceReader {
         let (frame, at) = self.frame(step)?;
         let bytes = self.read(at, frame.remote_bytes as usize)?;
         frame
-            .remote(&bytes, &self.header.book)
+            .remote(&bytes, self.header.row_book())
             .map_err(|problem| self.refused(problem))
     }
 

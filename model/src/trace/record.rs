@@ -1,7 +1,8 @@
 //! One mini-batch as bytes: a frame, the remote rows, and the rest of what the batch is.
 //!
 //! Nodes are written once, as sorted rows of their parts; a tag per node says which hop added it, and the order of the
-//! batch follows from that, but for the seeds, whose order is written out. Blocks are degrees and local indices.
+//! batch follows from that, but for the seeds, whose order is written out. Blocks are degrees and local indices. Where rows
+//! are owned apart from nodes the remote rows do not tell the nodes, which are then written out too.
 
 use crate::batch::{Block, MiniBatch, OwnerRows, RemoteRows};
 use crate::book::{NodeId, PartitionBook};
@@ -220,10 +221,41 @@ fn decode_remote(bytes: &[u8], book: &PartitionBook) -> Result<RemoteRows, Malfo
     Ok(RemoteRows { owners })
 }
 
-/// Writes the rank's own rows, which hop added each node, and the order of the seeds.
+/// Writes what the remote rows do not tell of the nodes, which hop added each, and the order of the seeds.
 fn encode_nodes(
     batch: &MiniBatch,
     sizes: &[u32],
+    sorted: &[Placed],
+    header: &TraceHeader,
+    out: &mut Vec<u8>,
+) -> Result<(), Malformed> {
+    if header.rows.is_some() {
+        let nodes: Vec<NodeId> = sorted.iter().map(|(node, _)| *node).collect();
+        if batch.remote.len() > nodes.len() {
+            return Err("it has more remote rows than nodes");
+        }
+        out.extend((nodes.len() as u32).to_le_bytes());
+        pack_ascending(&nodes, out);
+    } else {
+        encode_own_rows(batch, sorted, header, out)?;
+    }
+
+    let layer = |local: u32| sizes.iter().filter(|size| **size <= local).count() as u32;
+    let layers: Vec<u32> = sorted.iter().map(|(_, local)| layer(*local)).collect();
+    pack(&layers, out);
+
+    let mut order = vec![0; sizes[0] as usize];
+    let seeds = sorted.iter().filter(|(_, local)| *local < sizes[0]);
+    for (place, (_, local)) in (0..).zip(seeds) {
+        order[*local as usize] = place;
+    }
+    pack(&order, out);
+    Ok(())
+}
+
+/// Writes the rank's own rows, which are the nodes of the batch that its remote rows leave out.
+fn encode_own_rows(
+    batch: &MiniBatch,
     sorted: &[Placed],
     header: &TraceHeader,
     out: &mut Vec<u8>,
@@ -241,17 +273,6 @@ fn encode_nodes(
     let own_rows: Vec<u32> = sorted[from..to].iter().map(|(node, _)| node - own.start).collect();
     out.extend((own_rows.len() as u32).to_le_bytes());
     pack_ascending(&own_rows, out);
-
-    let layer = |local: u32| sizes.iter().filter(|size| **size <= local).count() as u32;
-    let layers: Vec<u32> = sorted.iter().map(|(_, local)| layer(*local)).collect();
-    pack(&layers, out);
-
-    let mut order = vec![0; sizes[0] as usize];
-    let seeds = sorted.iter().filter(|(_, local)| *local < sizes[0]);
-    for (place, (_, local)) in (0..).zip(seeds) {
-        order[*local as usize] = place;
-    }
-    pack(&order, out);
     Ok(())
 }
 
@@ -262,9 +283,13 @@ fn decode_structure(
 ) -> Result<(Vec<NodeId>, Vec<Block>), Malformed> {
     let (book, rank, hops) = (&header.book, header.spec.rank, header.spec.fanouts.len());
     let mut bytes = Unpacker::new(bytes);
-    let own_count = bytes.u32()? as usize;
-    let own_rows = bytes.unpack_ascending(own_count, book.part_nodes(rank))?;
-    let sorted = merge_parts(remote, &own_rows, header)?;
+    let count = bytes.u32()? as usize;
+    let sorted = if header.rows.is_some() {
+        bytes.unpack_ascending(count, book.nodes())?
+    } else {
+        let own_rows = bytes.unpack_ascending(count, book.part_nodes(rank))?;
+        merge_parts(remote, &own_rows, header)?
+    };
     let layers = bytes.unpack(sorted.len())?;
 
     let mut sizes = vec![0u32; hops + 1];

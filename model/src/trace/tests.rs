@@ -6,13 +6,16 @@ use rayon::ThreadPoolBuilder;
 
 use super::*;
 use crate::batch::{Block, MiniBatch, OwnerRows, RemoteRows};
+use crate::book::PartitionBook;
 use crate::policy::{MemoryTrace, RemoteTrace};
 use crate::rng::Purpose;
+use crate::rows::RowBook;
 use crate::sampling::presample_groups;
 use crate::sampling::tests::TestGraph;
 
 fn header(graph: &TestGraph, rank: u16, batch_size: u32, fanouts: &[u32]) -> TraceHeader {
     TraceHeader {
+        rows: None,
         spec: graph.spec(rank, batch_size, fanouts),
         book: graph.book.clone(),
         graph_hash: [9; 32],
@@ -72,6 +75,76 @@ proptest! {
             }
         }
     }
+}
+
+/// A trace whose rows are owned by parts that have nothing to do with their nodes'.
+fn trace_with_rows_apart(path: &Path) -> (TraceHeader, Vec<MiniBatch>) {
+    let graph = TestGraph::new(21, &[120, 0, 300, 200], 12);
+    let owners: Vec<u16> = (0..graph.book.nodes()).map(|node| (node / 7 % 4) as u16).collect();
+    let rows = RowBook::of_owners(&owners, 4).unwrap();
+    let header = TraceHeader {
+        rows: Some((**rows.book()).clone()),
+        ..header(&graph, 2, 7, &[4, 3])
+    };
+    let mut batches = graph.sample(&header.spec);
+    batches.iter_mut().for_each(|batch| rows.locate(2, batch));
+    write(path, &header, &batches);
+    (header, batches)
+}
+
+#[test]
+fn a_trace_whose_rows_are_owned_apart_comes_back_exactly() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rank.trace");
+    let (header, batches) = trace_with_rows_apart(&path);
+    assert!(
+        batches
+            .iter()
+            .any(|batch| batch.remote.owners.iter().any(|owned| owned.owner == 1))
+    );
+    let reader = TraceReader::open(&path).unwrap();
+    assert_eq!(reader.header(), &header);
+    for batch in &batches {
+        assert_eq!(&reader.batch(batch.step).unwrap(), batch);
+        assert_eq!(&reader.remote_rows(batch.step).unwrap(), &batch.remote);
+    }
+    // The bit by which a program that knows nothing of this refuses the file.
+    assert_eq!(fs::read(&path).unwrap()[16..24], 2u64.to_le_bytes());
+}
+
+#[test]
+fn row_bounds_belong_to_the_configuration_and_to_the_graph() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rank.trace");
+    let (header, batches) = trace_with_rows_apart(&path);
+    let reader = TraceReader::open(&path).unwrap();
+    reader.expect(&header).unwrap();
+    let plain = TraceHeader {
+        rows: None,
+        ..header.clone()
+    };
+    let refused = problem(reader.expect(&plain).unwrap_err());
+    assert!(
+        matches!(
+            refused,
+            Problem::OtherConfiguration {
+                field: "row bounds",
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    let strange = TraceHeader {
+        rows: Some(PartitionBook::new(vec![0, 1, 2, 3, 4]).unwrap()),
+        ..header.clone()
+    };
+    let refused = problem(TraceWriter::create(&path, strange).unwrap_err());
+    assert!(matches!(refused, Problem::BadHeader { .. }), "{refused}");
+    // A batch that was not told where its rows are does not fit a plain trace.
+    let other = folder.path().join("other.trace");
+    let mut writer = TraceWriter::create(&other, plain).unwrap();
+    let refused = problem(writer.append(&batches[0]).unwrap_err());
+    assert!(matches!(refused, Problem::BadBatch { step: 0, .. }), "{refused}");
 }
 
 #[test]
@@ -297,6 +370,7 @@ fn an_in_memory_trace_says_what_a_file_says() {
 fn the_bytes_of_version_1_do_not_change() {
     let book = crate::book::PartitionBook::new(vec![0, 2, 4]).unwrap();
     let header = TraceHeader {
+        rows: None,
         spec: crate::sampling::EpochSpec {
             seed: 1,
             epoch: 2,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use greengnn_model::book::{PartitionBook, Rank};
+use greengnn_model::plan::Delivery;
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::bulk::Bulk;
 use greengnn_model::policy::conformance::Case;
@@ -103,7 +104,7 @@ struct Contender {
 /// The table of the traces in `folder`, as `args` want it.
 pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
     let manifest = PartsManifest::open(&args.parts)?;
-    let book = Arc::new(manifest.book.clone());
+    let book = Arc::new(manifest.row_book().clone());
     let runs = read_runs(&args.parts, folder, &manifest)?;
     let contenders = contenders(args.policies.as_deref(), args.window)?;
     let graph = OfflineParts::open(&args.parts)?;
@@ -281,7 +282,7 @@ fn best_line(
                 from_step: 0,
                 with_next: true,
             };
-            moved.push(moves(&*contender.policy, &case, scores.as_deref())?);
+            moved.push(moves(&*contender.policy, &case, scores.as_deref(), Delivery::Windowed)?);
         }
         let plan_s = thread_cpu_s() - start_s;
         let line = line(contender, *window, &moved, needed, plan_s);
