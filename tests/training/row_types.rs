@@ -23,16 +23,22 @@ fn every_row_type_trains_the_debian_graph_alike_and_moves_the_bytes_it_says() {
     let width = PartsManifest::open(parts).unwrap().features;
     let mut exact = None;
     for row_type in RowType::ALL {
-        let cells = [("bulk", "4"), ("on-demand", "1"), ("window", "4")];
-        let runs = cells.map(|(policy, machines)| {
+        let cells = [
+            ("bulk", "4", "windowed"),
+            ("on-demand", "1", "windowed"),
+            ("window", "4", "windowed"),
+            ("bulk", "4", "stream"),
+        ];
+        let runs = cells.map(|(policy, machines, delivery)| {
             let flags = ["--epochs", "5", "--policy", policy, "--machines", machines, "--verify"];
-            train(parts, &[&flags[..], &["--row-type", row_type.name()]].concat())
+            let carried = ["--delivery", delivery, "--row-type", row_type.name()];
+            train(parts, &[&flags[..], &carried].concat())
         });
-        for (run, (policy, machines)) in runs.iter().zip(cells) {
+        for (run, (policy, machines, delivery)) in runs.iter().zip(cells) {
             assert_eq!(
                 run.weights(),
                 runs[0].weights(),
-                "{row_type} under {policy} on {machines}"
+                "{row_type} under {policy}, {delivery}, on {machines}"
             );
             assert_eq!(run.summary["row_type"], row_type.name());
             for period in periods(run) {
