@@ -125,17 +125,11 @@ fn all_policies_are_priced_on_the_same_traces() {
         // Two epochs are all that a plan of the first sees, so that nothing is lost to the horizon.
         assert_eq!(rows("bulk, fewest rows"), number(&budget["fewest_rows"]), "{budget}");
         let cost = |name: &str| rows(name) + 965 * number(&line(name)["requests"]);
-        for other in [
-            "on-demand",
-            "lru",
-            "epoch",
-            "window",
-            "window, best",
-            "bulk, fewest rows",
-        ] {
+        for other in ["on-demand", "lru", "window", "bulk, fewest rows"] {
             assert!(cost("bulk") <= cost(other), "{other}: {budget}");
         }
-        for line in lines {
+        // `full` holds every row, whatever the budget.
+        for line in lines.iter().filter(|line| line["policy"] != "full") {
             assert!(
                 number(&line["rows"]) >= number(&budget["fewest_rows"]),
                 "{line} {budget}"

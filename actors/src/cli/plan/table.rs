@@ -35,7 +35,7 @@ const WINDOWS: [u32; 5] = [2, 4, 8, 16, 32];
 #[derive(Debug, clap::Args)]
 pub struct TableArgs {
     /// Compare policies on all traces of all ranks: the folder that `train --keep-trace` left
-    #[arg(long = "traces", value_name = "DIR", conflicts_with_all = ["traces", "policy", "budget"])]
+    #[arg(long = "traces", value_name = "DIR", conflicts_with_all = ["traces", "policy", "budget", "delivery"])]
     pub trace_folder: Option<PathBuf>,
     /// Cache memory per rank
     #[arg(long, value_delimiter = ',', value_name = "B,B,..", action = clap::ArgAction::Set, default_value = "5%,25%,50%,100%", requires = "trace_folder")]
@@ -310,8 +310,7 @@ fn line(contender: &Contender, window: u32, moved: &[RunMoves], needed: u64, pla
         policy: contender.name.clone(),
         window: contender.shows_window.then_some(window),
         requests: run.requests,
-        // Each request is answered at once.
-        deliveries: run.requests,
+        deliveries: run.deliveries,
         rows: run.rows,
         requests_per_epoch: later.requests as f64 / later_epochs,
         rows_per_epoch: later.rows as f64 / later_epochs,
