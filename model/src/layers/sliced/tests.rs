@@ -78,7 +78,7 @@ fn assert_close(found: &[f32], wanted: &[f32], what: &str) {
     assert_eq!(found.len(), wanted.len(), "{what}");
     for (at, (found, wanted)) in found.iter().zip(wanted).enumerate() {
         assert!(
-            (found - wanted).abs() < 1e-6 * (1.0 + wanted.abs()),
+            (found - wanted).abs() < 1e-5 * (1.0 + wanted.abs()),
             "{what}[{at}]: {found} and {wanted}"
         );
     }
@@ -96,6 +96,23 @@ fn summed(slices: &[FirstLayerSlice], flat: &[f32], inputs: &[SlicedInput]) -> V
         }
     }
     sums
+}
+
+/// The sums over slices must be the whole layer's to 1e-6 of what is added up.
+fn sums_are_whole(config: &ModelConfig, flat: &[f32], whole: &SlicedInput, sums: &[f32]) {
+    let layer = FirstLayerSlice::new(config, 0..config.features).unwrap();
+    let absolute = |values: &[f32]| -> Vec<f32> { values.iter().map(|value| value.abs()).collect() };
+    let mass = SlicedInput {
+        destinations: whole.destinations,
+        own: absolute(&whole.own),
+        mean: absolute(&whole.mean),
+    };
+    let mass = layer.weights(&absolute(flat)).unwrap().partial_sums(&mass).unwrap();
+    let wanted = layer.weights(flat).unwrap().partial_sums(whole).unwrap();
+    assert_eq!(sums.len(), wanted.len());
+    for ((found, wanted), mass) in sums.iter().zip(&wanted).zip(&mass) {
+        assert!((found - wanted).abs() <= 1e-6 * mass, "{found} and {wanted} of {mass}");
+    }
 }
 
 /// One step of `ranks` ranks, whole and in slices: losses, gradients and evaluation must be the same numbers.
@@ -119,6 +136,8 @@ fn slices_are_the_whole(features: usize, ranks: Rank, layers: usize, dropout: f6
             .map(|slice| input_of(rows, &batch.blocks, features, slice.columns()))
             .collect();
         let sums = summed(&slices, &values, &inputs);
+        let all = input_of(rows, &batch.blocks, features, 0..features);
+        sums_are_whole(&config, &values, &all, &sums);
         let wanted = model.gradients(batch, 50).unwrap();
         let found = model.gradients_from_sums(batch, sums.clone(), 50, &mut || ()).unwrap();
         assert_close(&[found.outcome.loss_sum], &[wanted.loss_sum], "loss");
