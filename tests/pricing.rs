@@ -123,11 +123,18 @@ fn all_policies_are_priced_on_the_same_traces() {
         let rows = |name: &str| number(&line(name)["rows"]);
         assert_eq!(rows("on-demand"), number(&prices["needed_rows"]));
         // Two epochs are all that a plan of the first sees, so that nothing is lost to the horizon.
-        assert_eq!(rows("bulk, fewest rows"), number(&budget["fewest_rows"]), "{budget}");
+        for fewest in ["bulk, streamed", "bulk, fewest rows"] {
+            assert_eq!(rows(fewest), number(&budget["fewest_rows"]), "{budget}");
+        }
         let cost = |name: &str| rows(name) + 965 * number(&line(name)["requests"]);
         for other in ["on-demand", "lru", "window", "bulk, fewest rows"] {
             assert!(cost("bulk") <= cost(other), "{other}: {budget}");
         }
+        // Streams ask every owner at most once an epoch.
+        assert!(
+            number(&line("bulk, streamed")["requests"]) <= 4 * 3 * EPOCHS,
+            "{budget}"
+        );
         // `full` holds every row, whatever the budget.
         for line in lines.iter().filter(|line| line["policy"] != "full") {
             assert!(

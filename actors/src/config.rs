@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use greengnn_model::layers::{DeviceChoice, LayerError};
 use greengnn_model::plan::Delivery;
-use greengnn_model::policy::{Budget, BudgetError, PolicyParameters, UnknownPolicy};
+use greengnn_model::policy::{Budget, BudgetError, PolicyParameters, UnknownPolicy, usual_delivery};
 use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::SeedOrder;
 use greengnn_model::store::PartsManifest;
@@ -18,8 +18,9 @@ pub struct TrainConfig {
     pub communication: Communication,
     /// How remote rows are cached; `none` in push-pull.
     pub policy: String,
-    /// How remote rows are asked for: request by request, or as one stream per owner and epoch.
-    pub delivery: Delivery,
+    /// How remote rows are asked for: request by request, or as one stream per owner and epoch; by default as
+    /// [`usual_delivery`] says.
+    pub delivery: Option<Delivery>,
     /// Steps per window: exact for `window`, a maximum for `bulk`.
     pub window: u32,
     /// Cache memory of a rank: a share of the rows that it does not own, bytes, or rows.
@@ -70,7 +71,7 @@ impl Default for TrainConfig {
         Self {
             communication: Communication::Pull,
             policy: "bulk".to_owned(),
-            delivery: Delivery::Windowed,
+            delivery: None,
             window: 16,
             budget: "25%".to_owned(),
             device_budget: None,
@@ -260,10 +261,6 @@ impl TrainConfig {
                 self.policy.clone(),
             );
         }
-        if self.delivery != Delivery::Windowed {
-            let wanted = "windowed with push-pull, which moves no rows";
-            return refuse("delivery", wanted, self.delivery.name().to_owned());
-        }
         if self.row_type != RowType::F32 {
             return refuse(
                 "row-type",
@@ -271,9 +268,9 @@ impl TrainConfig {
                 self.row_type.to_string(),
             );
         }
-        if self.delivery != Delivery::Windowed {
-            let wanted = "windowed with push-pull, which moves no rows";
-            return refuse("delivery", wanted, self.delivery.name().to_owned());
+        if let Some(delivery) = self.delivery {
+            let wanted = "left out with push-pull, which moves no rows";
+            return refuse("delivery", wanted, delivery.name().to_owned());
         }
         if let Some(found) = &self.device_budget {
             return refuse(
@@ -324,6 +321,31 @@ impl TrainConfig {
         }
     }
 
+    /// How remote rows of this graph are asked for: as the configuration says, or as it is usual for the policy and the
+    /// budget.
+    ///
+    /// # Errors
+    /// A budget that is none.
+    pub fn delivery(&self, manifest: &PartsManifest) -> Result<Delivery, BudgetError> {
+        let budget: Budget = self.budget.parse()?;
+        Ok(self.delivery_under(budget, manifest))
+    }
+
+    /// The same under another budget.
+    pub fn delivery_under(&self, budget: Budget, manifest: &PartsManifest) -> Delivery {
+        let row_bytes = self.row_type.row_bytes(manifest.features);
+        let rows = manifest.row_book();
+        let usual = |rank| {
+            let remote = rows.remote_nodes(rank);
+            usual_delivery(&self.policy, budget.rows(row_bytes, remote), remote)
+        };
+        let any_streams = || (0..rows.parts()).any(|rank| usual(rank) == Delivery::Stream);
+        self.delivery.unwrap_or_else(|| match any_streams() {
+            true => Delivery::Stream,
+            false => Delivery::Windowed,
+        })
+    }
+
     pub fn deadline(&self) -> std::time::Duration {
         std::time::Duration::from_secs_f64(self.deadline_s)
     }
@@ -343,7 +365,8 @@ pub struct TrainFlags {
     #[arg(long)]
     pub policy: Option<String>,
     /// How remote rows are asked for: windowed, request by request, or stream, one request per owner and epoch that is
-    /// answered by one ordered stream, for which bulk plans a delivery at every step [default: windowed]
+    /// answered by one ordered stream, for which bulk plans a delivery at every step [default: stream for bulk unless
+    /// all rows fit, else windowed]
     #[arg(long)]
     pub delivery: Option<Delivery>,
     /// Steps per window; exact for `window`, a maximum for `bulk` [default: 16]
@@ -442,7 +465,7 @@ impl TrainFlags {
         config.presample_epochs = self.presample_epochs.unwrap_or(config.presample_epochs);
         config.vip_weight = self.vip_weight.unwrap_or(config.vip_weight);
         config.network_cost = self.network_cost.unwrap_or(config.network_cost);
-        config.delivery = self.delivery.unwrap_or(config.delivery);
+        config.delivery = self.delivery.or(config.delivery);
         config.row_type = self.row_type.unwrap_or(config.row_type);
         config.window = self.window.unwrap_or(config.window);
         config.epochs = self.epochs.unwrap_or(config.epochs);

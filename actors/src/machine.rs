@@ -454,6 +454,7 @@ impl MachineState {
                 collective: seat.collective,
                 filling: seat.filling,
                 policy: Arc::clone(&wiring.policy),
+                delivery: wiring.delivery,
                 budget_rows: seat.budget_rows,
                 device_rows: seat.device_rows,
                 model: seat.model,

@@ -14,7 +14,7 @@ use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Phase, Traffic};
 use greengnn_model::layers::{NamedParameter, Trainable};
-use greengnn_model::plan::{CacheState, DeviceRows};
+use greengnn_model::plan::{CacheState, Delivery, DeviceRows};
 use greengnn_model::policy::Policy;
 use greengnn_model::rows::RowBook;
 use greengnn_model::sampling::StepCounts;
@@ -61,6 +61,7 @@ pub struct RankStart {
     pub collective: Collective,
     pub filling: Collective,
     pub policy: Arc<dyn Policy>,
+    pub delivery: Delivery,
     pub budget_rows: u32,
     /// The part of the budget that the device has.
     pub device_rows: u32,
@@ -243,7 +244,7 @@ fn start_workers(
         rows: Arc::clone(&start.rows),
         part: start.part,
         transport: start.transport,
-        delivery: config.delivery,
+        delivery: start.delivery,
         arena: Arc::new(RowArena::for_run(start.budget_rows as usize, row_bytes, config.verify)),
         residency: Arc::new(Residency::new(DeviceRows::default(), 0)),
         width,

@@ -410,7 +410,7 @@ impl ClusterState {
             version: SUMMARY_VERSION,
             communication: config.communication,
             policy: config.policy.clone(),
-            delivery: config.delivery,
+            delivery: config.delivery(&self.manifest).unwrap_or_default(),
             window: match config.communication {
                 Communication::Pull => config.window,
                 Communication::PushPull => 0,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::layers::{Device, DeviceChoice, LayerError, ModelConfig, Trainable};
+use greengnn_model::plan::Delivery;
 use greengnn_model::policy::pinned::OnDemand;
 use greengnn_model::policy::streamed::for_delivery;
 use greengnn_model::policy::{Budget, BudgetError, Policy, UnknownPolicy};
@@ -97,6 +98,7 @@ pub struct Wiring {
     pub graph_hash: [u8; 32],
     pub transport: Arc<dyn Transport>,
     pub policy: Arc<dyn Policy>,
+    pub delivery: Delivery,
     pub preaggregate: bool,
     pub device: String,
     pub budgets: BTreeMap<Rank, u32>,
@@ -148,7 +150,8 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         // A rank that pulls no rows keeps none and is not asked for a plan.
         Communication::PushPull => Arc::new(OnDemand),
     };
-    let policy = for_delivery(policy, config.delivery);
+    let delivery = config.delivery(&manifest)?;
+    let policy = for_delivery(policy, delivery);
     let budget: Budget = config.budget.parse()?;
     let device_budget = config.device_budget.as_deref().map(str::parse::<Budget>).transpose()?;
     set_threads(&config, own, &machines);
@@ -270,6 +273,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         rows,
         transport,
         policy,
+        delivery,
         preaggregate,
         device: device_name,
         budgets,

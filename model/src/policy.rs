@@ -47,7 +47,7 @@ use crate::rng::Purpose;
 pub use budget::{Budget, BudgetError};
 pub use memory::MemoryTrace;
 pub use parameters::PolicyParameters;
-pub use streamed::policy_for;
+pub use streamed::{policy_for, usual_delivery};
 pub use vip::vip;
 
 /// A way of caching remote rows.

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use greengnn_model::plan::Delivery;
 use greengnn_model::policy::Budget;
 use greengnn_model::policy::streamed::policy_for;
 use greengnn_model::store::PartsManifest;
@@ -163,13 +164,6 @@ fn design(
     config: &TrainConfig,
     manifest: &PartsManifest,
 ) -> Result<Design, Box<dyn std::error::Error + Send + Sync>> {
-    let contender = |name: &String| {
-        policy_for(name.trim(), config.delivery).map(|policy| Contender {
-            policy: policy.name().to_owned(),
-            takes_budget: takes_budget(&*policy, manifest.row_book()),
-            takes_window: policy.uses_window(),
-        })
-    };
     let flags = &args.training;
     let policies = values(
         &args.policies,
@@ -180,9 +174,26 @@ fn design(
     let percent = |percent: u32| Budget::Share {
         millionths: percent * 10_000,
     };
+    let budgets = values(&args.budgets, &budget, &[5, 25, 100].map(percent));
+    let contender = |name: &String| {
+        let config = TrainConfig {
+            policy: name.trim().to_owned(),
+            ..config.clone()
+        };
+        // Windows change something where they do under any of the budgets.
+        let windowed = budgets
+            .iter()
+            .any(|budget| config.delivery_under(*budget, manifest) == Delivery::Windowed);
+        let delivery = if windowed { Delivery::Windowed } else { Delivery::Stream };
+        policy_for(name.trim(), delivery).map(|policy| Contender {
+            policy: policy.name().to_owned(),
+            takes_budget: takes_budget(&*policy, manifest.row_book()),
+            takes_window: policy.uses_window(),
+        })
+    };
     let design = Design {
         contenders: policies.iter().map(contender).collect::<Result<_, _>>()?,
-        budgets: values(&args.budgets, &budget, &[5, 25, 100].map(percent)),
+        budgets,
         batch_sizes: values(&args.batch_sizes, &flags.batch_size, &[500, 1000, 2000]),
         windows: values(&args.windows, &None, &[config.window]),
         repeats: args.repeats,

@@ -13,7 +13,7 @@ use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::conformance::Case;
 use greengnn_model::policy::moves::{Moves, RunMoves, moves};
 use greengnn_model::policy::streamed::policy_for;
-use greengnn_model::policy::{Budget, POLICY_NAMES, Policy};
+use greengnn_model::policy::{Budget, POLICY_NAMES, Policy, UnknownPolicy};
 use serde::Serialize;
 
 use super::CliResult;
@@ -199,14 +199,23 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
         Some(names) => names.clone(),
         None => POLICY_NAMES.map(str::to_owned).to_vec(),
     };
-    let policies = names
-        .iter()
-        .map(|name| policy_for(name.trim(), args.delivery))
-        .collect::<Result<Vec<_>, _>>()?;
     let parts = OfflineParts::open(&args.parts)?;
     let traces = tempfile::tempdir()?;
     let book = parts.row_book();
     let row_bytes = args.row_type.row_bytes(parts.manifest().features);
+    let policies = names
+        .iter()
+        .map(|name| {
+            let config = TrainConfig {
+                policy: name.trim().to_owned(),
+                delivery: args.delivery,
+                row_type: args.row_type,
+                ..TrainConfig::default()
+            };
+            let delivery = config.delivery_under(args.budget, parts.manifest());
+            Ok((policy_for(&config.policy, delivery)?, delivery))
+        })
+        .collect::<Result<Vec<_>, UnknownPolicy>>()?;
     let bytes = Bytes {
         row: row_bytes as u64,
         input: parts.manifest().features as u64 * 4,
@@ -222,7 +231,7 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
         steps: crate::wiring::step_counts(parts.manifest(), config.batch_size).train,
         policies: policies
             .iter()
-            .map(|policy| PolicyPrices {
+            .map(|(policy, _)| PolicyPrices {
                 policy: policy.name().to_owned(),
                 ..PolicyPrices::default()
             })
@@ -252,8 +261,9 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
             from_step: 0,
             with_next: true,
         };
-        for ((policy, prices), bound) in policies.iter().zip(&mut explanation.policies).zip(&mut bounds) {
-            let (moved, presampled) = planned(&**policy, &case, &parts, &config, args.delivery)?;
+        let priced = policies.iter().zip(&mut explanation.policies).zip(&mut bounds);
+        for (((policy, delivery), prices), bound) in priced {
+            let (moved, presampled) = planned(&**policy, &case, &parts, &config, *delivery)?;
             *bound += uses.fewest_rows(moved.budget_rows);
             prices.setup.sample_requests += presampled.requests;
             prices.add(&moved, &run, &config, bytes);

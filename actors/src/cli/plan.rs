@@ -12,7 +12,7 @@ use greengnn_model::executor::Tally;
 use greengnn_model::plan::Delivery;
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::conformance::{Case, RunTally, check_delivered};
-use greengnn_model::policy::{Budget, RemoteTrace, policy_for};
+use greengnn_model::policy::{Budget, RemoteTrace, policy_for, usual_delivery};
 use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
 use greengnn_model::trace::TraceReader;
@@ -38,9 +38,9 @@ pub struct PlanArgs {
     /// How remote rows are cached
     #[arg(long, default_value = "bulk", conflicts_with = "explain")]
     pub policy: String,
-    /// How remote rows are asked for: windowed or stream
-    #[arg(long, default_value = "windowed")]
-    pub delivery: Delivery,
+    /// How remote rows are asked for: windowed or stream [default: stream for bulk unless all rows fit, else windowed]
+    #[arg(long)]
+    pub delivery: Option<Delivery>,
     /// Cache memory: 25% of the remote rows, 64MiB, or 1000rows
     #[arg(long, default_value = "25%")]
     pub budget: Budget,
@@ -162,7 +162,6 @@ pub fn run(args: PlanArgs) -> CliResult {
 
 fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + Sync>> {
     let manifest = PartsManifest::open(&args.parts)?;
-    let policy = policy_for(&args.policy, args.delivery)?;
     let mut epochs: Vec<Arc<dyn RemoteTrace>> = Vec::new();
     let mut rank = None;
     for path in &args.traces {
@@ -182,9 +181,14 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
     let rank = rank.unwrap_or(0);
     let book = Arc::new(manifest.row_book().clone());
     let row_bytes = args.row_type.row_bytes(manifest.features);
+    let remote = book.remote_nodes(rank);
+    let asked_rows = args.budget.rows(row_bytes, remote);
+    let usual = || usual_delivery(&args.policy, asked_rows, remote);
+    let delivery = args.delivery.unwrap_or_else(usual);
+    let policy = policy_for(&args.policy, delivery)?;
     let uses = RunUses::new(epochs.iter().map(|epoch| &**epoch), 0, &book, rank)?;
     let case = Case {
-        asked_rows: args.budget.rows(row_bytes, book.remote_nodes(rank)),
+        asked_rows,
         book,
         rank,
         epochs,
@@ -192,10 +196,10 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
         from_step: 0,
         with_next: true,
     };
-    let tally = check_delivered(&*policy, &case, None, args.delivery)?;
+    let tally = check_delivered(&*policy, &case, None, delivery)?;
     Ok(Prices {
         policy: policy.name(),
-        delivery: args.delivery,
+        delivery,
         rank,
         window: args.window,
         row_type: args.row_type,

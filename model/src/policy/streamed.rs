@@ -27,6 +27,20 @@ pub fn for_delivery(policy: Arc<dyn Policy>, delivery: Delivery) -> Arc<dyn Poli
     }
 }
 
+/// How the plans of the policy of that name are asked and answered where nobody says how, by a rank with that many slots
+/// for that many remote rows.
+///
+/// Those of `bulk` as streams: they then move the fewest rows, with one request per owner and epoch, at no cost that could
+/// be measured (`BENCHMARKS.md`). Unless all rows fit: windows then move no more rows, and may ask less than once an epoch.
+/// Other policies are asked request by request, like the systems that they stand for.
+pub fn usual_delivery(policy: &str, budget_rows: u32, remote_rows: u32) -> Delivery {
+    if policy == Bulk::default().name() && budget_rows < remote_rows {
+        Delivery::Stream
+    } else {
+        Delivery::Windowed
+    }
+}
+
 /// `bulk` with a delivery at every step: rows come for the batch that needs them, and are kept by next use.
 ///
 /// A window of its plans is not a time to wait for but a part of the schedule: it lists the deliveries of several steps,

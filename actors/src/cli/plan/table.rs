@@ -15,7 +15,7 @@ use greengnn_model::policy::moves::{EpochMoves, Moves, RunMoves, moves};
 use greengnn_model::policy::scored::StaticByScore;
 use greengnn_model::policy::scores::presample_counts;
 use greengnn_model::policy::window::Window;
-use greengnn_model::policy::{Budget, POLICY_NAMES, Policy, RemoteTrace, ScoreKind, policy_by_name};
+use greengnn_model::policy::{Budget, POLICY_NAMES, Policy, RemoteTrace, ScoreKind, policy_by_name, policy_for};
 use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::EpochSpec;
 use greengnn_model::store::PartsManifest;
@@ -99,6 +99,7 @@ struct Contender {
     shows_window: bool,
     /// Ranks rows by how often the traces themselves need them.
     oracle: bool,
+    delivery: Delivery,
 }
 
 /// The table of the traces in `folder`, as `args` want it.
@@ -189,6 +190,7 @@ fn contenders(names: Option<&[String]>, window: u32) -> Result<Vec<Contender>, F
         windows: vec![window],
         shows_window: false,
         oracle: false,
+        delivery: Delivery::Windowed,
     };
     if let Some(names) = names {
         let named = names.iter().map(|name| Ok(plain(name, policy_by_name(name)?)));
@@ -215,6 +217,10 @@ fn contenders(names: Option<&[String]>, window: u32) -> Result<Vec<Contender>, F
                 ..plain("window, best", Arc::new(Window))
             }),
             "bulk" => {
+                contenders.push(Contender {
+                    delivery: Delivery::Stream,
+                    ..plain("bulk, streamed", policy_for(name, Delivery::Stream)?)
+                });
                 contenders.push(plain(
                     "bulk, same windows for all owners",
                     Arc::new(Bulk::windows_only()),
@@ -282,7 +288,7 @@ fn best_line(
                 from_step: 0,
                 with_next: true,
             };
-            moved.push(moves(&*contender.policy, &case, scores.as_deref(), Delivery::Windowed)?);
+            moved.push(moves(&*contender.policy, &case, scores.as_deref(), contender.delivery)?);
         }
         let plan_s = thread_cpu_s() - start_s;
         let line = line(contender, *window, &moved, needed, plan_s);

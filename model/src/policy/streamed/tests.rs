@@ -92,3 +92,10 @@ fn only_bulk_is_planned_in_another_way_for_streams() {
     assert_eq!("stream".parse(), Ok(Delivery::Stream));
     assert!("streamed".parse::<Delivery>().is_err());
 }
+
+#[test]
+fn bulk_is_streamed_unless_all_rows_fit() {
+    assert_eq!(usual_delivery("bulk", 9, 10), Delivery::Stream);
+    assert_eq!(usual_delivery("bulk", 10, 10), Delivery::Windowed);
+    assert_eq!(usual_delivery("lru", 9, 10), Delivery::Windowed);
+}
