@@ -1,6 +1,8 @@
 //! The prefetcher of a rank: executes the plan. It asks the owners when the plan says so, assembles the next batch while
 //! the one before trains, and keeps the arena as the plan wants it.
 
+mod execution;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -27,6 +29,10 @@ use crate::report::summary::Planned as PlannedCounts;
 use crate::residency::Residency;
 use crate::streams::Streams;
 use crate::transport::{Arrival, Caller, RowSink, Transport, TransportError};
+
+use execution::{Answer, Asked, Execution, Held, PlacedRows, slots_of};
+
+pub use execution::planned_of;
 
 /// What the trainer takes from the prefetcher.
 pub enum Prefetched {
@@ -484,147 +490,5 @@ impl Prefetcher {
             rank: self.rank,
             reason: error.to_string(),
         }
-    }
-}
-
-/// A request that has left, or a delivery that may come. Dropping it ends it, a delivery with its stream.
-struct Asked {
-    answer: Answer,
-    landing: Arc<Landing>,
-    later: Vec<LaterRows>,
-    /// Whether it is a request, and no delivery of a stream.
-    requested: bool,
-    phase: Phase,
-    rows: u64,
-    bytes: u64,
-}
-
-impl Asked {
-    /// How many rows `step` needs, and the step that needs more; none if it needs all.
-    fn not_all(&self, step: u32) -> Option<(usize, u32)> {
-        let next = self.later.iter().find(|later| later.needed_by_step > step)?;
-        Some((next.first_row as usize, next.needed_by_step))
-    }
-}
-
-enum Answer {
-    Request(JoinHandle<Result<(), TransportError>>),
-    Delivery(Arrival),
-    /// It has been taken.
-    Ended,
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        if let Answer::Request(answer) = &self.answer {
-            answer.abort();
-        }
-    }
-}
-
-/// Rows that are charged to the budget, now and at most so far.
-struct Held {
-    rows: u64,
-    peak: u64,
-}
-
-/// The epoch that is being executed.
-struct Execution {
-    trace: Arc<EpochTrace>,
-    tally: EpochTally,
-    /// Requests that have left, by the step that needs them or their next rows.
-    in_flight: BTreeMap<u32, Vec<Asked>>,
-    streams: Streams,
-    /// Owners that the plans have named so far.
-    planned_owners: BTreeSet<PartId>,
-    /// The assembly buffer of the step before, to be filled again.
-    spare: Option<Arc<RowArena>>,
-}
-
-impl Execution {
-    fn new(trace: Arc<EpochTrace>, streams: Streams) -> Self {
-        Self {
-            trace,
-            tally: EpochTally::default(),
-            in_flight: BTreeMap::new(),
-            streams,
-            planned_owners: BTreeSet::new(),
-            spare: None,
-        }
-    }
-
-    fn phase(&self, step: u32) -> Phase {
-        Phase::from(RemoteTrace::purpose(&*self.trace, step))
-    }
-
-    /// Counts what a window's plan says, apart from what will be asked and answered.
-    fn plan(&mut self, requests: &[Request], delivery: Delivery) {
-        for request in requests {
-            let phase = self.phase(request.needed_by_step);
-            let mut counts = planned_of(std::slice::from_ref(request));
-            if delivery == Delivery::Stream {
-                counts.feature_requests = 0;
-                if self.planned_owners.insert(request.owner) {
-                    self.tally.planned.entry(Phase::Training).or_default().feature_requests += 1;
-                }
-            }
-            *self.tally.planned.entry(phase).or_default() += counts;
-        }
-    }
-
-    /// A buffer for rows that come directly for one batch. The last one is used again if it is large enough and nobody
-    /// holds it any more.
-    fn assembly_buffer(&mut self, rows: usize, row_bytes: usize, verify: bool) -> Arc<RowArena> {
-        let spare = self
-            .spare
-            .take()
-            .filter(|spare| spare.rows() >= rows && Arc::strong_count(spare) == 1);
-        match spare {
-            Some(spare) if !verify => spare,
-            _ => Arc::new(RowArena::for_run(rows, row_bytes, verify)),
-        }
-    }
-}
-
-/// What is asked for and moved where planned requests are asked one by one.
-pub fn planned_of(requests: &[Request]) -> PlannedCounts {
-    PlannedCounts {
-        feature_requests: requests.len() as u64,
-        deliveries: requests.len() as u64,
-        feature_rows: requests.iter().map(|request| request.rows.len() as u64).sum(),
-        ..PlannedCounts::default()
-    }
-}
-
-fn slots_of(request: &Request) -> u64 {
-    request
-        .places
-        .iter()
-        .filter(|place| matches!(place, Place::Slot(_)))
-        .count() as u64
-}
-
-/// Puts the rows of one request where its plan says.
-struct PlacedRows {
-    arena: Arc<RowArena>,
-    direct: Arc<RowArena>,
-    places: Vec<Place>,
-    row_bytes: usize,
-    landing: Arc<Landing>,
-}
-
-impl RowSink for PlacedRows {
-    fn accept(&mut self, first: usize, rows: &[u8]) {
-        let count = rows.len() / self.row_bytes.max(1);
-        let known = self.landing.known(first, count);
-        let places = self.places[first..].iter().zip(rows.chunks_exact(self.row_bytes));
-        for (place, row) in places.skip(known) {
-            // SAFETY: the plan gives every place to one request, between its issue and the step that needs it.
-            match *place {
-                Place::Slot(slot) => unsafe { self.arena.write(slot, row) },
-                Place::Direct(index) => unsafe { self.direct.write(index, row) },
-            }
-        }
-        self.landing.note(first + count);
     }
 }
