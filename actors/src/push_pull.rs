@@ -1,7 +1,7 @@
 //! Push-pull: ranks move sampled graphs and partial sums of the first layer instead of feature rows.
 //!
 //! As in P3 (Gandhi and Iyer, OSDI 2021), features are split by dimension: every rank holds some [`columns`] of the rows of
-//! *all* nodes ([`columns_of`](greengnn_model::layers::sliced::columns_of)), which it gets from their owners at set-up.
+//! *all* nodes ([`columns_of`]), which it gets from their owners at set-up.
 //! Then, in every step, training or evaluation, all ranks do together what each did alone:
 //!
 //! 1. *Push the graph* ([`loader`], while the step before trains): each rank sends the outermost block of its batch to all

@@ -11,7 +11,7 @@
 //! for rank r:             part q  --- seen(u), u of part q ------->  rank r
 //! ```
 //!
-//! Numbers travel in rounds of [`ROUND_ROWS`] nodes of each part, only those that are not zero, at 10 bytes each; every
+//! Numbers travel in rounds of `ROUND_ROWS` nodes of each part, only those that are not zero, at 10 bytes each; every
 //! round is an exchange of all ranks, so nobody runs ahead and an inbox holds two rounds at most. A rank needs 16 bytes per
 //! node of the graph, and `hops + 3` numbers of 8 bytes per node of its own part. Over all ranks the work is ranks times
 //! hops times edges, and at most ranks times hops times nodes times (parts - 1) numbers travel; a graph that is cut well

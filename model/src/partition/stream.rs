@@ -42,7 +42,7 @@ const SETTINGS: [(f64, f64); 8] = [
 /// One thread does it all, so the result depends on the arguments alone. `seed` says where the stream begins.
 ///
 /// # Errors
-/// [`PartitionError::NoParts`] and [`PartitionError::TooManyParts`].
+/// [`PartitionError::NoParts`], and what [`PartitionError::Book`] says of too many.
 pub fn stream_assignment(
     links: &Links<'_>,
     train: &[NodeId],
