@@ -9,6 +9,20 @@ use serde_json::Value;
 
 const EPOCHS: u64 = 2;
 
+/// What the runs of these tests have in common.
+const FLAGS: [&str; 10] = [
+    "--epochs",
+    "2",
+    "--batch-size",
+    "64",
+    "--fanouts",
+    "5,3",
+    "--hidden",
+    "8",
+    "--machines",
+    "1",
+];
+
 /// The prices of one rank's training epochs under a policy.
 fn price(parts: &Path, traces: &Path, rank: u64, policy: &str) -> Value {
     let files: Vec<_> = (0..EPOCHS)
@@ -37,25 +51,13 @@ fn prices_are_what_a_run_moves_and_never_below_the_bound() {
     let parts = tiny_parts(2_000, 4);
     let folder = tempfile::tempdir().unwrap();
     let traces = folder.path().join("traces");
-    let flags = [
-        "--epochs",
-        "2",
-        "--batch-size",
-        "64",
-        "--fanouts",
-        "5,3",
-        "--hidden",
-        "8",
-        "--machines",
-        "1",
-    ];
     // Evaluation has a trace file of its own. Without a cache it changes nothing; of a cache that looks back only it comes
     // after the first epoch.
     for (policy, epochs) in [("on-demand", 2), ("lru", 1), ("lfu", 1), ("fifo", 1)] {
         let run = train(
             parts,
             &[
-                &flags[..],
+                &FLAGS[..],
                 &[
                     "--policy",
                     policy,
@@ -98,21 +100,9 @@ fn all_policies_are_priced_on_the_same_traces() {
     let parts = tiny_parts(2_000, 4);
     let folder = tempfile::tempdir().unwrap();
     let traces = folder.path().join("traces");
-    let flags = [
-        "--epochs",
-        "2",
-        "--batch-size",
-        "64",
-        "--fanouts",
-        "5,3",
-        "--hidden",
-        "8",
-        "--machines",
-        "1",
-    ];
     train(
         parts,
-        &[&flags[..], &["--policy", "on-demand", "--keep-trace", text(&traces)]].concat(),
+        &[&FLAGS[..], &["--policy", "on-demand", "--keep-trace", text(&traces)]].concat(),
     );
     let table = ["plan", text(parts), "--traces", text(&traces), "--budgets", "10%,100%"];
     let prices: Value = serde_json::from_str(&succeeds(&[&table[..], &["--json"]].concat())).unwrap();

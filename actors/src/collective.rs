@@ -195,11 +195,11 @@ impl Collective {
         let mut sum = Vec::new();
         for from in 0..self.ranks() {
             if from == self.rank {
-                add(&mut sum, from, own.iter().copied());
+                add(&mut sum, own.iter().copied());
             } else {
                 let bytes = self.receive(ParcelKind::GradientSlice, moment, from).await?;
                 self.check(from, ParcelKind::GradientSlice, own.len(), &bytes)?;
-                add(&mut sum, from, values_of(&bytes));
+                add(&mut sum, values_of(&bytes));
             }
         }
         Ok(sum)
@@ -300,9 +300,9 @@ impl Collective {
     }
 }
 
-/// Adds the values of rank `from`. The first rank's are taken as they are: 0 + x would turn -0 into 0.
-fn add(sum: &mut Vec<f32>, from: Rank, values: impl Iterator<Item = f32>) {
-    if from == 0 {
+/// Adds values to a sum that starts empty. The first are taken as they are: 0 + x would turn -0 into 0.
+pub(crate) fn add(sum: &mut Vec<f32>, values: impl Iterator<Item = f32>) {
+    if sum.is_empty() {
         sum.extend(values);
     } else {
         sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
@@ -317,11 +317,13 @@ fn tag(kind: ParcelKind, moment: Moment) -> ParcelTag {
     }
 }
 
-fn bytes_of(values: &[f32]) -> Vec<u8> {
+/// Values in little-endian order, as they travel.
+pub(crate) fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn values_of(bytes: &[u8]) -> impl Iterator<Item = f32> {
+/// The inverse of [`bytes_of`]; a remainder is left out.
+pub(crate) fn values_of(bytes: &[u8]) -> impl Iterator<Item = f32> {
     let (values, _) = bytes.as_chunks::<4>();
     values.iter().map(|value| f32::from_le_bytes(*value))
 }

@@ -4,11 +4,13 @@ mod flags;
 
 use std::path::{Path, PathBuf};
 
+use greengnn_model::book::Rank;
 use greengnn_model::layers::{DeviceChoice, LayerError};
 use greengnn_model::plan::Delivery;
 use greengnn_model::policy::{Budget, BudgetError, PolicyParameters, UnknownPolicy, usual_delivery};
+use greengnn_model::rng::Purpose;
 use greengnn_model::row_type::RowType;
-use greengnn_model::sampling::SeedOrder;
+use greengnn_model::sampling::{EpochSpec, SeedOrder, StepCounts};
 use greengnn_model::store::PartsManifest;
 use serde::{Deserialize, Serialize};
 
@@ -356,6 +358,20 @@ impl TrainConfig {
             true => Delivery::Stream,
             false => Delivery::Windowed,
         })
+    }
+
+    /// What an epoch of a run is sampled by.
+    pub fn epoch_spec(&self, rank: Rank, epoch: u32, training: Purpose, steps: StepCounts) -> EpochSpec {
+        EpochSpec {
+            seed: self.seed,
+            epoch,
+            rank,
+            batch_size: self.batch_size,
+            fanouts: self.fanouts.clone(),
+            training,
+            order: self.batch_order,
+            steps,
+        }
     }
 
     pub fn deadline(&self) -> std::time::Duration {

@@ -139,7 +139,7 @@ impl OfflineParts {
             train: steps.train,
             ..StepCounts::default()
         };
-        let spec = |epoch, steps| spec(config, rank, epoch, Purpose::Train, steps);
+        let spec = |epoch, steps| config.epoch_spec(rank, epoch, Purpose::Train, steps);
         let (evaluated, evaluation) = self.rows(&spec(0, StepCounts { train: 0, ..steps }), traces)?;
         let mut run = OfflineRun {
             rank,
@@ -225,7 +225,7 @@ impl OfflineParts {
         let mut whole = Sampling::default();
         let mut counts = vec![0f64; self.book.nodes() as usize];
         for epoch in 0..epochs {
-            let sampling = self.sample(&spec(config, rank, epoch, Purpose::Presample, steps), |batch| {
+            let sampling = self.sample(&config.epoch_spec(rank, epoch, Purpose::Presample, steps), |batch| {
                 count_batch(&batch.nodes, &mut counts);
                 Ok(())
             })?;
@@ -306,19 +306,5 @@ impl OfflineParts {
 
     fn topologies(&self) -> Vec<Topology<'_>> {
         self.parts.iter().map(PartStore::topology).collect()
-    }
-}
-
-/// What an epoch of a run is sampled by.
-pub fn spec(config: &TrainConfig, rank: Rank, epoch: u32, training: Purpose, steps: StepCounts) -> EpochSpec {
-    EpochSpec {
-        seed: config.seed,
-        epoch,
-        rank,
-        batch_size: config.batch_size,
-        fanouts: config.fanouts.clone(),
-        training,
-        order: config.batch_order,
-        steps,
     }
 }

@@ -251,16 +251,7 @@ impl Presampler {
     }
 
     fn spec(&self, epoch: u32, steps: StepCounts) -> EpochSpec {
-        EpochSpec {
-            seed: self.config.seed,
-            epoch,
-            rank: self.rank,
-            batch_size: self.config.batch_size,
-            fanouts: self.config.fanouts.clone(),
-            training: Purpose::Train,
-            order: self.config.batch_order,
-            steps,
-        }
+        self.config.epoch_spec(self.rank, epoch, Purpose::Train, steps)
     }
 
     fn sample_evaluation(&self) -> Result<(TraceReader, TraceFile), PresamplerError> {

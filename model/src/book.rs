@@ -93,6 +93,12 @@ impl PartitionBook {
         self.nodes() - self.part_nodes(rank)
     }
 
+    /// Every id that `rank` does not own, ascending.
+    pub fn remote_ids(&self, rank: Rank) -> impl Iterator<Item = NodeId> {
+        let own = self.range(rank);
+        (0..own.start).chain(own.end..self.nodes())
+    }
+
     /// The part that owns `node`, which must be below [`nodes`](Self::nodes).
     pub fn owner(&self, node: NodeId) -> PartId {
         debug_assert!(node < self.nodes(), "node {node} of {}", self.nodes());

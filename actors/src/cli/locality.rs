@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::CliResult;
 use super::explain::SamplingArgs;
 use crate::config::{Resample, TrainConfig};
-use crate::offline::{OfflineError, OfflineParts, spec};
+use crate::offline::{OfflineError, OfflineParts};
 use crate::report::table::{alignment, render};
 use crate::report::units;
 use crate::wiring::step_counts;
@@ -132,7 +132,7 @@ fn measure(args: &LocalityArgs, config: &TrainConfig, parts: &OfflineParts) -> R
     for rank in parts.ranks() {
         for epoch in 0..epochs {
             let mut uses = Vec::with_capacity(steps as usize);
-            parts.sample(&spec(config, rank, epoch, Purpose::Train, training), |batch| {
+            parts.sample(&config.epoch_spec(rank, epoch, Purpose::Train, training), |batch| {
                 uses.push(StepUses::of(batch, parts.row_map(), rank));
                 Ok(())
             })?;

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::{PushPullError, others};
-use crate::collective::{Collective, CollectiveError, Moment};
+use crate::collective::{Collective, CollectiveError, Moment, add, bytes_of, values_of};
 use crate::shard::PartShard;
 use crate::transport::{Caller, ParcelKind};
 
@@ -242,22 +242,4 @@ impl FirstLayer {
             }
         })
     }
-}
-
-/// Adds a partial sum. The first is taken as it is.
-fn add(sums: &mut Vec<f32>, values: impl Iterator<Item = f32>) {
-    if sums.is_empty() {
-        sums.extend(values);
-    } else {
-        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-    }
-}
-
-fn bytes_of(values: &[f32]) -> Vec<u8> {
-    bytemuck::cast_slice(values).to_vec()
-}
-
-fn values_of(bytes: &[u8]) -> impl Iterator<Item = f32> {
-    let (values, _) = bytes.as_chunks::<4>();
-    values.iter().map(|value| f32::from_le_bytes(*value))
 }

@@ -39,8 +39,9 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+use super::slots::global_id;
 use super::{PlanError, RemoteTrace, is_remote_row, read_step};
-use crate::book::{NodeId, PartId, PartitionBook, Rank};
+use crate::book::{PartId, PartitionBook, Rank};
 use crate::plan::HeldRow;
 use crate::rng::Purpose;
 
@@ -423,7 +424,7 @@ fn held_nodes(held: &[HeldRow], book: &PartitionBook, rank: Rank) -> Result<Vec<
             return Err(refuse("rows are not in ascending order, each once"));
         }
         before = Some((row.owner, row.row));
-        let node: NodeId = book.range(row.owner).start + row.row;
+        let node = global_id(book, row.owner, row.row);
         is_held[node as usize] = true;
     }
     Ok(is_held)

@@ -45,9 +45,8 @@ impl Policy for Full {
 
     /// Every remote row by ascending global id, as far as the budget reaches.
     fn fill(&self, book: &PartitionBook, rank: Rank, budget_rows: u32) -> Fill {
-        let own = book.range(rank);
-        let rows: Vec<NodeId> = (0..own.start).chain(own.end..book.nodes()).collect();
-        fill_levels(book, &[], &rows[..rows.len().min(budget_rows as usize)])
+        let rows: Vec<NodeId> = book.remote_ids(rank).take(budget_rows as usize).collect();
+        fill_levels(book, &[], &rows)
     }
 
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {

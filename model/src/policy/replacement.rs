@@ -21,7 +21,7 @@
 
 use std::cmp::Reverse;
 
-use super::slots::{Slots, Times, push_requests};
+use super::slots::{Slots, Times, global_id, push_requests};
 use super::step_by_step::{StepByStep, StepPlanner};
 use super::{PlanError, PlanInput, Planner, Policy, global_ids, read_step};
 use crate::book::NodeId;
@@ -89,7 +89,7 @@ impl ReplacementPlanner {
         Ok(Self {
             order,
             slots: Slots::new(&input.book, input.budget_rows, &input.state),
-            held: held.map(|row| input.book.range(row.owner).start + row.row).collect(),
+            held: held.map(|row| global_id(&input.book, row.owner, row.row)).collect(),
             ranks,
             time,
             input,

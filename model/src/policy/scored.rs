@@ -10,6 +10,8 @@
 //! and from traces. A rank has neither when it fills its cache, so whoever runs it gives them ([`FillInput::scores`]). Where
 //! the device keeps rows, these are the first of the ranking.
 
+use std::cmp::Ordering;
+
 use super::pinned::{fill_levels, plan_pinned};
 use super::{Fill, FillError, FillInput, PlanError, PlanInput, Planner, Policy, ScoreKind};
 use crate::book::NodeId;
@@ -46,8 +48,7 @@ impl Policy for StaticByScore {
     fn fill_scored(&self, input: FillInput<'_>) -> Result<Fill, FillError> {
         let FillInput { book, rank, .. } = input;
         let scores = checked_scores(self.name(), &input)?;
-        let own = book.range(rank);
-        let mut rows: Vec<NodeId> = (0..own.start).chain(own.end..book.nodes()).collect();
+        let mut rows: Vec<NodeId> = book.remote_ids(rank).collect();
         keep_best(&mut rows, scores, input.budget_rows);
         let mut device = rows.clone();
         keep_best(&mut device, scores, input.device_rows);
@@ -86,13 +87,17 @@ pub(super) fn checked_scores<'a>(policy: &'static str, input: &FillInput<'a>) ->
 fn keep_best(rows: &mut Vec<NodeId>, scores: &[f64], count: u32) {
     let count = count as usize;
     if count < rows.len() {
-        let score = |node: &NodeId| scores[*node as usize];
-        // No score is NaN, and both zeros are one score, so this is a total order.
-        rows.select_nth_unstable_by(count, |one, other| {
-            let falling = score(other).partial_cmp(&score(one));
-            falling.unwrap_or(std::cmp::Ordering::Equal).then(one.cmp(other))
-        });
+        rows.select_nth_unstable_by(count, by_falling_score(scores));
         rows.truncate(count);
         rows.sort_unstable();
+    }
+}
+
+/// By falling score, ties by ascending id. No score is NaN, and both zeros are one score, so this is a total order.
+pub(super) fn by_falling_score(scores: &[f64]) -> impl Fn(&NodeId, &NodeId) -> Ordering {
+    let score = |node: &NodeId| scores[*node as usize];
+    move |one, other| {
+        let falling = score(other).partial_cmp(&score(one));
+        falling.unwrap_or(Ordering::Equal).then(one.cmp(other))
     }
 }

@@ -21,10 +21,8 @@
 //! The budget is the memory of both levels together: `H` is the budget less `G`. So at most `k + H` remote rows are held,
 //! never more than the budget, and an own row on the device costs the slot that a remote row could have had.
 
-use std::cmp::Ordering;
-
 use super::pinned::{fill_levels, plan_pinned};
-use super::scored::checked_scores;
+use super::scored::{by_falling_score, checked_scores};
 use super::{Fill, FillError, FillInput, PlanError, PlanInput, Planner, Policy, ScoreKind};
 use crate::book::NodeId;
 use crate::plan::DeviceRows;
@@ -78,10 +76,10 @@ impl Policy for TwoLevel {
         let FillInput { book, rank, .. } = input;
         let scores = checked_scores(self.name(), &input)?;
         let own = book.range(rank);
-        let mut remote: Vec<NodeId> = (0..own.start).chain(own.end..book.nodes()).collect();
+        let mut remote: Vec<NodeId> = book.remote_ids(rank).collect();
         let mut local: Vec<NodeId> = own.clone().collect();
-        sort_falling(&mut remote, scores);
-        sort_falling(&mut local, scores);
+        remote.sort_unstable_by(by_falling_score(scores));
+        local.sort_unstable_by(by_falling_score(scores));
         let frequencies = |nodes: &[NodeId]| nodes.iter().map(|node| scores[*node as usize]).collect::<Vec<f64>>();
         let device_rows = input.device_rows.min(input.budget_rows);
         let host_rows = input.budget_rows - device_rows;
@@ -111,15 +109,6 @@ impl Policy for TwoLevel {
     fn plan(&self, input: PlanInput) -> Result<Box<dyn Planner>, PlanError> {
         plan_pinned(input)
     }
-}
-
-/// By falling score, ties by ascending id.
-fn sort_falling(nodes: &mut [NodeId], scores: &[f64]) {
-    let score = |node: &NodeId| scores[*node as usize];
-    nodes.sort_unstable_by(|one, other| {
-        let falling = score(other).partial_cmp(&score(one));
-        falling.unwrap_or(Ordering::Equal).then(one.cmp(other))
-    });
 }
 
 /// Rows that each level has room for.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::book::NodeId;
 use crate::policy::bound::RunUses;
 use crate::policy::tests::{Drawn, bulk, drawn, planned_steps, window_starts};
 use crate::policy::{MemoryTrace, Policy};
