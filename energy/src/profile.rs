@@ -175,6 +175,8 @@ impl Profile {
         };
         Coefficients {
             owners: (0..parts).map(of).collect(),
+            // Probes ask for what they fetch, so they say nothing of streams.
+            delivery: None,
             row_bytes: f64::from(self.row_bytes),
             bytes_per_s: self.bytes_per_s.unwrap_or(f64::INFINITY),
             idle_w: self.idle_w.value.max(0.0) / f64::from(ranks.max(1)),

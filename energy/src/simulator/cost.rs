@@ -4,11 +4,13 @@ use std::iter::Sum;
 use std::ops::AddAssign;
 
 use greengnn_model::book::PartId;
+use serde::{Deserialize, Serialize};
 
 use crate::simulator::traffic::{OwnerTraffic, WindowTraffic};
 
 /// Which stalls are charged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// As in the paper: the rank waits for every delivery in full.
     Paper,
@@ -30,11 +32,20 @@ pub struct FetchCost {
     pub row_s: f64,
 }
 
+/// What an arrival costs that no request of its own asked for: a delivery of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeliveryCost {
+    pub delivery_j: f64,
+    pub delivery_s: f64,
+}
+
 /// The measured coefficients of a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Coefficients {
     /// By owner.
     pub owners: Vec<FetchCost>,
+    /// Of every owner; where it was not measured, a delivery of a stream costs its rows alone.
+    pub delivery: Option<DeliveryCost>,
     /// Bytes of a row on the wire.
     pub row_bytes: f64,
     /// What one rank can receive from all owners together; infinite where it has shown no bound.
@@ -65,6 +76,9 @@ impl Coefficients {
             finite("request_s", owner.request_s)?;
             finite("row_s", owner.row_s)?;
         }
+        let delivery = self.delivery.unwrap_or_default();
+        finite("delivery_j", delivery.delivery_j)?;
+        finite("delivery_s", delivery.delivery_s)?;
         finite("row_bytes", self.row_bytes)?;
         checked("bytes_per_s", self.bytes_per_s, self.bytes_per_s > 0.0)?;
         finite("idle_w", self.idle_w)?;
@@ -85,7 +99,7 @@ pub enum SimulationError {
 }
 
 /// What a plan costs. Costs of ranks and epochs add up.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SimulatedCost {
     /// Joules of deliveries (the paper's E_rebuild).
     pub rebuild_j: f64,
@@ -101,8 +115,10 @@ pub struct SimulatedCost {
     pub miss_stall_s: f64,
     pub compute_s: f64,
     pub rebuild_requests: u64,
+    pub rebuild_deliveries: u64,
     pub rebuild_rows: u64,
     pub miss_requests: u64,
+    pub miss_deliveries: u64,
     pub miss_rows: u64,
 }
 
@@ -125,6 +141,10 @@ impl SimulatedCost {
         self.rebuild_requests + self.miss_requests
     }
 
+    pub fn deliveries(&self) -> u64 {
+        self.rebuild_deliveries + self.miss_deliveries
+    }
+
     pub fn rows(&self) -> u64 {
         self.rebuild_rows + self.miss_rows
     }
@@ -140,8 +160,10 @@ impl AddAssign for SimulatedCost {
         self.miss_stall_s += other.miss_stall_s;
         self.compute_s += other.compute_s;
         self.rebuild_requests += other.rebuild_requests;
+        self.rebuild_deliveries += other.rebuild_deliveries;
         self.rebuild_rows += other.rebuild_rows;
         self.miss_requests += other.miss_requests;
+        self.miss_deliveries += other.miss_deliveries;
         self.miss_rows += other.miss_rows;
     }
 }
@@ -160,12 +182,14 @@ struct Event {
     joules: f64,
     seconds: f64,
     requests: u64,
+    deliveries: u64,
     rows: u64,
 }
 
 /// Owners answer at the same time, so that an event lasts as long as its slowest owner, and no shorter than its bytes
 /// need. Requests to one owner follow each other.
 fn price(owners: &[OwnerTraffic], coefficients: &Coefficients) -> Result<Event, SimulationError> {
+    let delivery = coefficients.delivery.unwrap_or_default();
     let mut event = Event::default();
     for traffic in owners {
         let cost = coefficients
@@ -176,9 +200,12 @@ fn price(owners: &[OwnerTraffic], coefficients: &Coefficients) -> Result<Event, 
                 measured: coefficients.owners.len(),
             })?;
         let (requests, rows) = (traffic.requests as f64, traffic.rows as f64);
-        event.joules += cost.request_j * requests + cost.row_j * rows;
-        event.seconds = event.seconds.max(cost.request_s * requests + cost.row_s * rows);
+        let unasked = traffic.deliveries.saturating_sub(traffic.requests) as f64;
+        event.joules += cost.request_j * requests + delivery.delivery_j * unasked + cost.row_j * rows;
+        let seconds = cost.request_s * requests + delivery.delivery_s * unasked + cost.row_s * rows;
+        event.seconds = event.seconds.max(seconds);
         event.requests += traffic.requests;
+        event.deliveries += traffic.deliveries;
         event.rows += traffic.rows;
     }
     let wire_s = event.rows as f64 * coefficients.row_bytes / coefficients.bytes_per_s;
@@ -210,6 +237,7 @@ pub fn simulate(
             cost.rebuild_j += event.joules;
             cost.rebuild_stall_s += (event.seconds - hidden_s).max(0.0);
             cost.rebuild_requests += event.requests;
+            cost.rebuild_deliveries += event.deliveries;
             cost.rebuild_rows += event.rows;
         }
         for owners in &window.misses {
@@ -217,6 +245,7 @@ pub fn simulate(
             cost.miss_j += event.joules;
             cost.miss_stall_s += event.seconds;
             cost.miss_requests += event.requests;
+            cost.miss_deliveries += event.deliveries;
             cost.miss_rows += event.rows;
         }
         let steps = window.steps() as f64;

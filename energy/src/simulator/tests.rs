@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use greengnn_model::book::{PartId, PartitionBook};
-use greengnn_model::plan::{CacheState, WindowPlan};
+use greengnn_model::plan::{self, CacheState, WindowPlan};
 use greengnn_model::policy::{MemoryTrace, PlanInput, policy_by_name};
 use greengnn_model::rng::Purpose;
 use proptest::prelude::*;
@@ -12,7 +12,12 @@ use super::*;
 mod paper;
 
 fn asked(owner: PartId, requests: u64, rows: u64) -> OwnerTraffic {
-    OwnerTraffic { owner, requests, rows }
+    OwnerTraffic {
+        owner,
+        requests,
+        deliveries: requests,
+        rows,
+    }
 }
 
 /// Two owners, the second of which is twice as dear.
@@ -31,6 +36,7 @@ fn coefficients() -> Coefficients {
     };
     Coefficients {
         owners: vec![near, far],
+        delivery: None,
         row_bytes: 400.0,
         bytes_per_s: f64::INFINITY,
         idle_w: 10.0,
@@ -184,7 +190,12 @@ fn requests_and_rows_are_those_that_the_plan_executes() {
     for policy in ["on-demand", "window", "bulk", "lru"] {
         for (budget, window) in [(0, 1), (10, 2), (20, 4), (80, 16)] {
             let plan = planned(policy, budget, window, 10);
-            let cost = simulate(&traffic_of_plan(&plan), &three_owners(), Mode::Plan).unwrap();
+            let cost = simulate(
+                &traffic_of_plan(&plan, plan::Delivery::Windowed),
+                &three_owners(),
+                Mode::Plan,
+            )
+            .unwrap();
             let requests: Vec<_> = plan.iter().flat_map(|window| &window.requests).collect();
             let rows: usize = requests.iter().map(|request| request.rows.len()).sum();
             assert_eq!(
@@ -200,14 +211,14 @@ fn requests_and_rows_are_those_that_the_plan_executes() {
 #[test]
 fn without_a_cache_all_are_misses_and_with_room_for_all_there_is_none() {
     let none = simulate(
-        &traffic_of_plan(&planned("on-demand", 0, 4, 10)),
+        &traffic_of_plan(&planned("on-demand", 0, 4, 10), plan::Delivery::Windowed),
         &three_owners(),
         Mode::Plan,
     )
     .unwrap();
     assert!(none.rebuild_requests == 0 && none.miss_rows > 0);
     let all = simulate(
-        &traffic_of_plan(&planned("window", 80, 4, 10)),
+        &traffic_of_plan(&planned("window", 80, 4, 10), plan::Delivery::Windowed),
         &three_owners(),
         Mode::Plan,
     )
@@ -217,7 +228,7 @@ fn without_a_cache_all_are_misses_and_with_room_for_all_there_is_none() {
 
 #[test]
 fn the_first_window_is_exposed_and_later_ones_have_steps_to_hide_behind() {
-    let traffic = traffic_of_plan(&planned("window", 80, 4, 12));
+    let traffic = traffic_of_plan(&planned("window", 80, 4, 12), plan::Delivery::Windowed);
     assert_eq!(traffic.len(), 3);
     assert!(traffic[0].deliveries.iter().all(|delivery| delivery.steps_ahead == 0));
     let later: Vec<u32> = traffic[1..]
@@ -231,7 +242,7 @@ fn the_first_window_is_exposed_and_later_ones_have_steps_to_hide_behind() {
 #[test]
 fn windows_of_at_least_an_epoch_are_one_program_and_a_tie() {
     let cost = |window| {
-        let traffic = traffic_of_plan(&planned("window", 20, window, 10));
+        let traffic = traffic_of_plan(&planned("window", 20, window, 10), plan::Delivery::Windowed);
         let cost = simulate(&traffic, &three_owners(), Mode::Plan).unwrap();
         (window, cost.physical_j())
     };
