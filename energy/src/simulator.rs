@@ -17,7 +17,7 @@ pub mod traffic;
 pub use cost::{Coefficients, DeliveryCost, FetchCost, Mode, SimulatedCost, SimulationError, simulate};
 pub use evaluation::{Configuration, Evaluation, Measured, Outcome, Score, evaluate};
 pub use ranking::{RankError, TieGroup, kendall_tau_b, rank_windows};
-pub use traffic::{Delivery, OwnerTraffic, TrafficCounter, WindowTraffic, traffic_of_plan};
+pub use traffic::{Delivery, LaterTraffic, OwnerTraffic, TrafficCounter, WindowTraffic, traffic_of_plan};
 
 #[cfg(test)]
 mod tests;

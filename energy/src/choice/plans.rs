@@ -199,7 +199,7 @@ fn traffic_of_fill(requests: &[Request]) -> WindowTraffic {
     WindowTraffic {
         deliveries: vec![Delivery {
             owners: requests.iter().map(traffic).collect(),
-            steps_ahead: 0,
+            ..Delivery::default()
         }],
         misses: Vec::new(),
     }

@@ -72,6 +72,7 @@ fn prices() -> Prices {
             row_bytes: 4.0,
             bytes_per_s: 100.0,
             idle_w: 2.0,
+            ahead: 1,
             step_s: 0.5,
             step_j: 1.0,
         },

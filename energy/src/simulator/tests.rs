@@ -20,6 +20,14 @@ fn asked(owner: PartId, requests: u64, rows: u64) -> OwnerTraffic {
     }
 }
 
+fn missed(step: u32, owners: Vec<OwnerTraffic>) -> Delivery {
+    Delivery {
+        owners,
+        issue_gap: step,
+        ..Delivery::default()
+    }
+}
+
 /// Two owners, the second of which is twice as dear.
 fn coefficients() -> Coefficients {
     let near = FetchCost {
@@ -40,6 +48,7 @@ fn coefficients() -> Coefficients {
         row_bytes: 400.0,
         bytes_per_s: f64::INFINITY,
         idle_w: 10.0,
+        ahead: 0,
         step_s: 0.05,
         step_j: 3.0,
     }
@@ -50,16 +59,17 @@ fn two_windows() -> Vec<WindowTraffic> {
     let first = WindowTraffic {
         deliveries: vec![Delivery {
             owners: vec![asked(0, 1, 100), asked(1, 1, 50)],
-            steps_ahead: 0,
+            ..Delivery::default()
         }],
-        misses: vec![vec![asked(0, 1, 10)], vec![]],
+        misses: vec![missed(0, vec![asked(0, 1, 10)]), missed(1, vec![])],
     };
     let second = WindowTraffic {
         deliveries: vec![Delivery {
             owners: vec![asked(0, 1, 100)],
             steps_ahead: 2,
+            ..Delivery::default()
         }],
-        misses: vec![vec![], vec![asked(1, 1, 5)]],
+        misses: vec![missed(2, vec![]), missed(3, vec![asked(1, 1, 5)])],
     };
     vec![first, second]
 }
@@ -110,6 +120,50 @@ fn the_link_bounds_an_event_that_its_owners_would_answer_faster() {
 }
 
 #[test]
+fn batches_that_are_assembled_ahead_hide_a_step_except_at_the_start() {
+    let ahead = Coefficients {
+        ahead: 1,
+        ..coefficients()
+    };
+    let cost = simulate(&two_windows(), &ahead, Mode::Plan).unwrap();
+    // Nothing is trained before step 0. Step 3 waits for its miss 0.21 s, of which the step before hides 0.05 s.
+    assert!(close(cost.miss_stall_s, 0.11 + 0.16), "{cost:?}");
+    let paper = simulate(&two_windows(), &ahead, Mode::Paper).unwrap();
+    assert!(close(paper.stall_s(), 0.82), "the paper waits in full: {paper:?}");
+}
+
+#[test]
+fn a_step_waits_for_the_rows_that_it_needs_and_not_for_later_ones() {
+    let later = |steps, rows| LaterTraffic { owner: 0, steps, rows };
+    let windows = |later: Vec<LaterTraffic>| {
+        let fetch = Delivery {
+            owners: vec![asked(0, 1, 100)],
+            later,
+            ..Delivery::default()
+        };
+        [WindowTraffic {
+            deliveries: vec![],
+            misses: vec![fetch],
+        }]
+    };
+    let stall = |later, bytes_per_s| {
+        let coefficients = Coefficients {
+            bytes_per_s,
+            ..coefficients()
+        };
+        simulate(&windows(later), &coefficients, Mode::Plan).unwrap().stall_s()
+    };
+    let wide = f64::INFINITY;
+    assert!(close(stall(vec![], wide), 0.2));
+    // 0.1 s and 40 rows of 1 ms; the others have 2 and 4 steps of 50 ms more.
+    assert!(close(stall(vec![later(2, 30), later(4, 30)], wide), 0.14));
+    // The second step waits longer than the first: 0.2 - 0.05 s for all rows, not 0.11 s for ten.
+    assert!(close(stall(vec![later(1, 90)], wide), 0.15));
+    // Over a narrow link 10 rows take 0.4 s, and all of them 4 s, of which 0.2 s are hidden.
+    assert!(close(stall(vec![later(4, 90)], 10_000.0), 3.8));
+}
+
+#[test]
 fn ranks_add_up() {
     let one = simulate(&two_windows(), &coefficients(), Mode::Plan).unwrap();
     let both: SimulatedCost = [one, one].into_iter().sum();
@@ -139,7 +193,7 @@ fn coefficients_and_owners_that_are_not_there_are_errors() {
     }
     let unknown = [WindowTraffic {
         deliveries: vec![],
-        misses: vec![vec![asked(2, 1, 1)]],
+        misses: vec![missed(0, vec![asked(2, 1, 1)])],
     }];
     let error = simulate(&unknown, &coefficients(), Mode::Plan).unwrap_err();
     assert_eq!(error, SimulationError::UnknownOwner { owner: 2, measured: 2 });
@@ -438,8 +492,9 @@ proptest! {
                     deliveries: vec![Delivery {
                         owners: vec![asked(first, 1, *a), asked(second, 1, *b)],
                         steps_ahead,
+                        ..Delivery::default()
                     }],
-                    misses: vec![vec![asked(second, 1, *a)], vec![asked(first, 1, *b)]],
+                    misses: vec![missed(0, vec![asked(second, 1, *a)]), missed(1, vec![asked(first, 1, *b)])],
                 })
                 .collect()
         };
@@ -459,8 +514,12 @@ proptest! {
         let windows: Vec<WindowTraffic> = rows
             .iter()
             .map(|(rows, steps_ahead)| WindowTraffic {
-                deliveries: vec![Delivery { owners: vec![asked(0, 1, *rows)], steps_ahead: *steps_ahead }],
-                misses: vec![vec![asked(1, 1, *rows)]],
+                deliveries: vec![Delivery {
+                    owners: vec![asked(0, 1, *rows)],
+                    steps_ahead: *steps_ahead,
+                    ..Delivery::default()
+                }],
+                misses: vec![missed(0, vec![asked(1, 1, *rows)])],
             })
             .collect();
         let paper = simulate(&windows, &coefficients(), Mode::Paper).unwrap();

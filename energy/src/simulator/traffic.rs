@@ -15,11 +15,24 @@ pub struct OwnerTraffic {
     pub rows: u64,
 }
 
-/// Rows that travel into the cache ahead of their use. The paper's rebuild of a window is one delivery.
+/// Rows of a fetch that a later step is the first to need, and that its first step does not wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaterTraffic {
+    pub owner: PartId,
+    /// Steps that are trained from the first that needs rows of the fetch to the one that needs these.
+    pub steps: u32,
+    pub rows: u64,
+}
+
+/// Rows that are asked for together. The paper's rebuild of a window is one delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delivery {
     /// The owners, each once.
     pub owners: Vec<OwnerTraffic>,
+    /// Those of the rows that come last; of each owner by ascending steps.
+    pub later: Vec<LaterTraffic>,
+    /// Steps of the epoch that are trained before the rows are asked for, or at least assembled.
+    pub issue_gap: u32,
     /// Steps that are trained between the request and the first use: what the delivery may hide behind. 0 for the
     /// first window of an epoch, which is always exposed.
     pub steps_ahead: u32,
@@ -28,9 +41,10 @@ pub struct Delivery {
 /// What one window of one rank moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowTraffic {
+    /// What travels into the cache ahead of its use.
     pub deliveries: Vec<Delivery>,
-    /// Per step the owners, each once, that are asked for rows that the cache does not hold. The step waits for them.
-    pub misses: Vec<Vec<OwnerTraffic>>,
+    /// Per step what it asks for that the cache does not hold, without an owner where that is nothing.
+    pub misses: Vec<Delivery>,
 }
 
 impl WindowTraffic {
@@ -40,13 +54,18 @@ impl WindowTraffic {
     }
 }
 
-/// What is asked of each owner.
-type ByOwner = BTreeMap<PartId, OwnerTraffic>;
+/// A fetch that is being added up.
+#[derive(Clone, Debug, Default)]
+struct Sum {
+    owners: BTreeMap<PartId, OwnerTraffic>,
+    later: Vec<LaterTraffic>,
+}
 
 /// A request without its rows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Asked {
     traffic: OwnerTraffic,
+    later: Vec<LaterTraffic>,
     is_miss: bool,
     /// The window that sends it.
     window: usize,
@@ -100,6 +119,7 @@ impl TrafficCounter {
                 deliveries: 1,
                 rows: request.rows.len() as u64,
             },
+            later: later_traffic(request),
             is_miss: request.places.iter().any(|place| matches!(place, Place::Direct(_))),
             window,
             issue_gap: request.issue_gap(),
@@ -109,42 +129,70 @@ impl TrafficCounter {
 
     /// What was counted, per window.
     pub fn finish(self) -> Vec<WindowTraffic> {
-        let mut deliveries: Vec<BTreeMap<(u32, u32), ByOwner>> = vec![BTreeMap::new(); self.steps.len()];
-        let mut misses: Vec<Vec<ByOwner>> = self.steps.iter().map(|steps| vec![ByOwner::new(); *steps]).collect();
+        let mut deliveries: Vec<BTreeMap<(u32, u32), Sum>> = vec![BTreeMap::new(); self.steps.len()];
+        let mut misses: Vec<Vec<Sum>> = self.steps.iter().map(|steps| vec![Sum::default(); *steps]).collect();
         for asked in &self.asked {
             match self.window_of_step.get(&asked.needed_by_step) {
-                Some(&(window, index)) if asked.is_miss => add(&mut misses[window][index], asked.traffic),
+                Some(&(window, index)) if asked.is_miss => misses[window][index].add(asked),
                 needed_in => {
                     let window = needed_in.map_or(asked.window, |(window, _)| *window);
                     let together = (asked.issue_gap, asked.needed_by_step);
-                    add(deliveries[window].entry(together).or_default(), asked.traffic);
+                    deliveries[window].entry(together).or_default().add(asked);
                 }
             }
         }
-        let delivery = |((issue_gap, needed_by_step), owners): ((u32, u32), ByOwner)| Delivery {
-            owners: owners.into_values().collect(),
-            steps_ahead: needed_by_step.saturating_sub(issue_gap),
-        };
-        let listed = |owners: ByOwner| owners.into_values().collect();
-        deliveries
-            .into_iter()
-            .zip(misses)
-            .map(|(deliveries, misses)| WindowTraffic {
+        let first_step: BTreeMap<usize, u32> = self
+            .window_of_step
+            .iter()
+            .filter(|(_, (_, index))| *index == 0)
+            .map(|(step, (window, _))| (*window, *step))
+            .collect();
+        let delivery = |((issue_gap, needed_by_step), sum): ((u32, u32), Sum)| sum.finish(issue_gap, needed_by_step);
+        let traffic = |(window, (deliveries, misses)): (usize, (BTreeMap<(u32, u32), Sum>, Vec<Sum>))| {
+            let first = first_step.get(&window).copied().unwrap_or(0);
+            let misses = (first..).zip(misses).map(|(step, sum)| sum.finish(step, step));
+            WindowTraffic {
                 deliveries: deliveries.into_iter().map(delivery).collect(),
-                misses: misses.into_iter().map(listed).collect(),
-            })
-            .collect()
+                misses: misses.collect(),
+            }
+        };
+        deliveries.into_iter().zip(misses).enumerate().map(traffic).collect()
     }
 }
 
-fn add(owners: &mut ByOwner, traffic: OwnerTraffic) {
-    let sum = owners.entry(traffic.owner).or_insert(OwnerTraffic {
-        owner: traffic.owner,
-        ..OwnerTraffic::default()
+impl Sum {
+    fn add(&mut self, asked: &Asked) {
+        let owner = asked.traffic.owner;
+        let sum = self.owners.entry(owner).or_insert(OwnerTraffic {
+            owner,
+            ..OwnerTraffic::default()
+        });
+        sum.requests += asked.traffic.requests;
+        sum.deliveries += asked.traffic.deliveries;
+        sum.rows += asked.traffic.rows;
+        self.later.extend(&asked.later);
+    }
+
+    fn finish(self, issue_gap: u32, needed_by_step: u32) -> Delivery {
+        Delivery {
+            owners: self.owners.into_values().collect(),
+            later: self.later,
+            issue_gap,
+            steps_ahead: needed_by_step.saturating_sub(issue_gap),
+        }
+    }
+}
+
+/// The rows of a request that its first step does not wait for.
+fn later_traffic(request: &Request) -> Vec<LaterTraffic> {
+    let ends = request.later.iter().skip(1).map(|later| later.first_row as usize);
+    let ends = ends.chain(std::iter::once(request.rows.len()));
+    let traffic = request.later.iter().zip(ends).map(|(later, end)| LaterTraffic {
+        owner: request.owner,
+        steps: later.needed_by_step.saturating_sub(request.needed_by_step),
+        rows: end.saturating_sub(later.first_row as usize) as u64,
     });
-    sum.requests += traffic.requests;
-    sum.deliveries += traffic.deliveries;
-    sum.rows += traffic.rows;
+    traffic.collect()
 }
 
 /// What a plan moves, per window: the windows of one rank and epoch, in their order, asked and answered as `delivery` says.

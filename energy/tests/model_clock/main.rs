@@ -78,6 +78,7 @@ impl Cluster {
             row_bytes: 400.0,
             bytes_per_s: self.bytes_per_s,
             idle_w: self.idle_w,
+            ahead: AHEAD as u32,
             step_s: self.step_s,
             step_j: 1.0,
         }
