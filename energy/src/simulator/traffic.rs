@@ -141,22 +141,23 @@ impl TrafficCounter {
                 }
             }
         }
-        let first_step: BTreeMap<usize, u32> = self
-            .window_of_step
-            .iter()
-            .filter(|(_, (_, index))| *index == 0)
-            .map(|(step, (window, _))| (*window, *step))
-            .collect();
-        let delivery = |((issue_gap, needed_by_step), sum): ((u32, u32), Sum)| sum.finish(issue_gap, needed_by_step);
-        let traffic = |(window, (deliveries, misses)): (usize, (BTreeMap<(u32, u32), Sum>, Vec<Sum>))| {
-            let first = first_step.get(&window).copied().unwrap_or(0);
-            let misses = (first..).zip(misses).map(|(step, sum)| sum.finish(step, step));
-            WindowTraffic {
-                deliveries: deliveries.into_iter().map(delivery).collect(),
-                misses: misses.collect(),
+        let mut first_steps = vec![0; self.steps.len()];
+        for (step, (window, index)) in &self.window_of_step {
+            if *index == 0 {
+                first_steps[*window] = *step;
             }
-        };
-        deliveries.into_iter().zip(misses).enumerate().map(traffic).collect()
+        }
+        let delivery = |((issue_gap, needed_by_step), sum): ((u32, u32), Sum)| sum.finish(issue_gap, needed_by_step);
+        let windows = deliveries.into_iter().zip(misses).zip(first_steps);
+        windows
+            .map(|((deliveries, misses), first_step)| WindowTraffic {
+                deliveries: deliveries.into_iter().map(delivery).collect(),
+                misses: (first_step..)
+                    .zip(misses)
+                    .map(|(step, sum)| sum.finish(step, step))
+                    .collect(),
+            })
+            .collect()
     }
 }
 

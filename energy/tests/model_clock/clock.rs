@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 
 use greengnn_energy::simulator::Coefficients;
-use greengnn_model::book::PartId;
 use greengnn_model::plan::{Request, WindowPlan};
 
 /// What an epoch of all ranks took and cost.
