@@ -256,5 +256,6 @@ fn what_says_how_rows_are_kept_is_refused() {
     refused(&["--budget", "5%"], "budget must be left out with push-pull");
     refused(&["--window", "4"], "window must be left out with push-pull");
     refused(&["--row-type", "f16"], "row-type must be f32 with push-pull");
+    refused(&["--bound"], "--bound is of runs that move rows");
     refused(&["--device", "cuda:0"], "device must be cpu with push-pull");
 }

@@ -86,7 +86,7 @@ impl RowArena {
     /// The bytes of row `row`.
     ///
     /// # Safety
-    /// Nobody writes the row while the slice lives: its request has been answered and it is not yet released.
+    /// Nobody writes the row while the slice lives: it has landed and is not yet released.
     pub unsafe fn row(&self, row: u32) -> &[u8] {
         let start = self.start(row);
         // SAFETY: in bounds, initialised, and by the caller's promise not written meanwhile.

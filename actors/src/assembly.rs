@@ -172,8 +172,8 @@ impl Assembly {
                 found.on_device(place);
                 continue;
             }
-            // SAFETY: the request that fills the place was answered before the assembly, and the plan keeps the row until
-            // after it.
+            // SAFETY: the row has landed, which the wait for this step has seen, and the plan keeps it until after the
+            // assembly. Its request may still be writing rows that later steps need: the plan gives them other slots.
             let row = match place {
                 Place::Slot(slot) => {
                     found.levels.host_hit_rows += 1;

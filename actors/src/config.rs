@@ -169,6 +169,11 @@ pub enum ConfigError {
     #[error(transparent)]
     Device(#[from] LayerError),
     #[error(
+        "push-pull splits the rows of nodes by columns, and these parts own rows apart from their nodes; partition \
+         without moving rows"
+    )]
+    RowsApart,
+    #[error(
         "machines must be at most {parts}, the number of parts, found {machines}: each machine trains at least one"
     )]
     TooManyMachines { machines: u32, parts: u16 },
@@ -309,6 +314,9 @@ impl TrainConfig {
 
     /// Refuses what this graph cannot have.
     pub fn check_against(&self, manifest: &PartsManifest) -> Result<(), ConfigError> {
+        if self.communication == Communication::PushPull && manifest.row_bounds.is_some() {
+            return Err(ConfigError::RowsApart);
+        }
         let parts = manifest.book.parts();
         match self.machines {
             Some(machines) if machines > u32::from(parts) => Err(ConfigError::TooManyMachines { machines, parts }),

@@ -25,6 +25,11 @@ impl Landing {
         })
     }
 
+    /// Rows that have come so far.
+    pub fn come(&self) -> usize {
+        self.come.load(Ordering::Acquire)
+    }
+
     /// How many of `rows` rows, the first of which is row `first` of the request, have come before: an answer that is asked
     /// for again after a fault starts from its first row, and slots of its early rows may hold others by then.
     pub fn known(&self, first: usize, rows: usize) -> usize {

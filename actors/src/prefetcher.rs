@@ -381,7 +381,7 @@ impl Prefetcher {
         direct: &Arc<RowArena>,
     ) -> Result<Asked, PrefetchError> {
         let (owner, step) = (request.owner, request.needed_by_step);
-        let (rows, bytes, sink) = self.places(&mut request, direct)?;
+        let sink = self.places(&mut request, direct)?;
         let landing = Arc::clone(&sink.landing);
         let granted = execution.streams.grant(owner, Box::new(sink)).await;
         Ok(Asked {
@@ -390,8 +390,6 @@ impl Prefetcher {
             later: request.later,
             requested: false,
             phase,
-            rows,
-            bytes,
         })
     }
 
@@ -400,8 +398,8 @@ impl Prefetcher {
         self.row_type.row_bytes(self.width)
     }
 
-    /// The rows and bytes that a request moves, and the sink that puts them where the plan wants them.
-    fn places(&self, request: &mut Request, direct: &Arc<RowArena>) -> Result<(u64, u64, PlacedRows), PrefetchError> {
+    /// The sink that puts the rows of a request where the plan wants them.
+    fn places(&self, request: &mut Request, direct: &Arc<RowArena>) -> Result<PlacedRows, PrefetchError> {
         if request.dtype != self.row_type {
             return Err(PrefetchError::PlanDoesNotFit {
                 rank: self.rank,
@@ -409,23 +407,19 @@ impl Prefetcher {
                 what: format!("a request wants {} rows in a run of {}", request.dtype, self.row_type),
             });
         }
-        let rows = request.places.len() as u64;
-        let row_bytes = self.row_bytes();
-        let bytes = rows * row_bytes as u64;
-        let sink = PlacedRows {
+        Ok(PlacedRows {
             arena: Arc::clone(&self.arena),
             direct: Arc::clone(direct),
             places: std::mem::take(&mut request.places),
-            row_bytes,
+            row_bytes: self.row_bytes(),
             landing: Landing::new(&request.later),
-        };
-        Ok((rows, bytes, sink))
+        })
     }
 
     /// Sends a request; its rows land where the plan wants them.
     fn ask(&self, caller: Caller, mut request: Request, direct: &Arc<RowArena>) -> Result<Asked, PrefetchError> {
         let (owner, asked_rows) = (request.owner, std::mem::take(&mut request.rows));
-        let (rows, bytes, sink) = self.places(&mut request, direct)?;
+        let sink = self.places(&mut request, direct)?;
         let transport = Arc::clone(&self.transport);
         let later = std::mem::take(&mut request.later);
         let landing = Arc::clone(&sink.landing);
@@ -436,8 +430,6 @@ impl Prefetcher {
             later,
             requested: true,
             phase: caller.period.phase,
-            rows,
-            bytes,
         })
     }
 
@@ -466,12 +458,14 @@ impl Prefetcher {
     /// Waits for all of an answer, and counts what came.
     async fn answered(&self, step: u32, mut asked: Asked, traffic: &mut Traffic) -> Result<(), PrefetchError> {
         self.ended(step, &mut asked).await?;
+        // What has landed, not what was asked for: the plan is held against it.
+        let rows = asked.landing.come() as u64;
         *traffic += Traffic {
             feature_requests: u64::from(asked.requested),
             deliveries: 1,
             sample_requests: 0,
-            feature_rows: asked.rows,
-            feature_bytes: asked.bytes,
+            feature_rows: rows,
+            feature_bytes: rows * self.row_bytes() as u64,
             ..Traffic::default()
         };
         Ok(())

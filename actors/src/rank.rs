@@ -309,7 +309,8 @@ fn start_workers(
         ahead: Arc::clone(&ahead),
         buffers,
         cancelled: trainer_cancelled,
-        patience: config.deadline() * PATIENCE,
+        // Longer than the others wait for a rank, so that their error, which names it, comes first.
+        patience: config.deadline() * (PATIENCE + 1),
     };
     let told = myself.clone();
     spawn_worker(format!("rank-{rank}"), &myself, move || {
@@ -320,7 +321,7 @@ fn start_workers(
             }
             Err(TrainerError::Cancelled) => {}
             Err(error) => {
-                let consequence = matches!(error, TrainerError::LoaderEnded { .. });
+                let consequence = matches!(error, TrainerError::LoaderEnded { .. } | TrainerError::NoBatch { .. });
                 fail(&told, in_one_line(&error), consequence);
             }
         }

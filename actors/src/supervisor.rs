@@ -449,7 +449,7 @@ impl ClusterState {
 
     /// Machines that answer pings may still hang in a computation; no news of any step for long enough ends the run.
     fn check_progress(&self, myself: &ActorRef<ClusterEvent>) -> Result<(), RunError> {
-        let within = self.options.config.deadline() * (PATIENCE + 1);
+        let within = self.options.config.deadline() * (PATIENCE + 2);
         if self.stage == Stage::Running && self.last_progress.elapsed() > within {
             return Err(RunError::NoProgress { within });
         }

@@ -62,11 +62,6 @@ pub enum WiringError {
         folder: PathBuf,
         source: std::io::Error,
     },
-    #[error(
-        "push-pull splits the rows of nodes by columns, and these parts own rows apart from their nodes; partition \
-         without moving rows"
-    )]
-    RowsApart,
     #[error("the supervisor gave this machine no rank")]
     NoRank,
     #[error("the graph hash {0:?} of the manifest is not 64 hexadecimal digits")]
@@ -219,9 +214,6 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
             .ranks
             .iter()
             .for_each(|rank| hosts[usize::from(*rank)].clone_from(&machine.name));
-    }
-    if config.communication == Communication::PushPull && rows.row_of_node().is_some() {
-        return Err(WiringError::RowsApart);
     }
     let choice: DeviceChoice = config.device.parse()?;
     let row_bytes = config.row_type.row_bytes(manifest.features);

@@ -284,7 +284,6 @@ impl Executor {
         Ok(())
     }
 
-    /// The nodes that a request asks for, after a check of everything that does not concern the arena.
     /// The phase for which a delivery of `owner` makes a request count; none if it belongs to a stream that is open.
     fn asks(&mut self, owner: PartId, phase: Phase) -> Option<Phase> {
         match self.delivery {
@@ -293,6 +292,7 @@ impl Executor {
         }
     }
 
+    /// The nodes that a request asks for, after a check of everything that does not concern the arena.
     fn check_request(&self, request: &Request, gap: u32) -> Result<Vec<NodeId>, Violation> {
         let Request {
             owner, rows, places, ..

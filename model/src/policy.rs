@@ -8,7 +8,7 @@
 //! | [`degree`, `presample`, `vip`](scored::StaticByScore) | the rows of highest score | at set-up, and misses per batch and owner |
 //! | [`two-level`](two_level::TwoLevel) | the rows of highest score, split over the device and the host | at set-up, and misses per batch and owner |
 //! | [`window`](window::Window) | the most frequent rows of each window, and of the next one while it is fetched | per window and owner, and misses per batch and owner |
-//! | [`bulk`](bulk::Bulk) | what is needed until an owner's next delivery, and by next use whatever else fits | per owner, at the times that cost least |
+//! | [`bulk`](bulk::Bulk) | what is needed until an owner's next delivery, and by next use whatever else fits | per owner, at the times that cost least; [streamed](streamed), which is usual, once per epoch and owner |
 //! | [`full`](pinned::Full) | every remote row | once, at set-up |
 //!
 //! [`conformance`] checks any policy on any trace against the rules of [`Policy`]; [`bound`] says what none of them can beat,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use greengnn_model::store::PartsManifest;
 
-use crate::common::{debian_graph, debian_parts, number, serial, succeeds, text, train};
+use crate::common::{debian_graph, debian_parts, fails, number, serial, succeeds, text, train};
 
 /// Rows that an epoch moves, and the weights, of a run whose counts agree with what was planned and served.
 fn one_epoch(parts: &Path, flags: &[&str]) -> (u64, String) {
@@ -86,7 +86,15 @@ fn moved_rows_change_what_moves_as_foretold_and_no_weight() {
     }
     assert_eq!(priced, rows_after);
 
-    for (policy, machines) in [("bulk", "4"), ("degree", "2"), ("presample", "1")] {
+    // Scores of nodes reach the rows that were moved, and so does what stays on the device.
+    let policies = [
+        ("bulk", "4"),
+        ("degree", "2"),
+        ("presample", "1"),
+        ("vip", "4"),
+        ("two-level", "2"),
+    ];
+    for (policy, machines) in policies {
         let flags = [
             "--policy",
             policy,
@@ -100,4 +108,7 @@ fn moved_rows_change_what_moves_as_foretold_and_no_weight() {
         assert_eq!(weights, same, "{policy} on {machines} machines");
         assert!(rows < rows_after, "{policy}: {rows} of {rows_after}");
     }
+
+    let refused = fails(&["train", text(&moved), "--communication", "push-pull"]);
+    assert!(refused.contains("own rows apart from their nodes"), "{refused}");
 }

@@ -12,7 +12,7 @@ use greengnn_model::executor::Tally;
 use greengnn_model::plan::Delivery;
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::conformance::{Case, RunTally, check_delivered};
-use greengnn_model::policy::{Budget, RemoteTrace, policy_for, usual_delivery};
+use greengnn_model::policy::{Budget, RemoteTrace, policy_for};
 use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
 use greengnn_model::trace::TraceReader;
@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use super::CliResult;
 use super::explain::{self, ExplainArgs, NothingToSample, SamplingArgs};
+use crate::config::TrainConfig;
 use crate::report::units;
 
 #[derive(Debug, clap::Args)]
@@ -183,8 +184,14 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
     let row_bytes = args.row_type.row_bytes(manifest.features);
     let remote = book.remote_nodes(rank);
     let asked_rows = args.budget.rows(row_bytes, remote);
-    let usual = || usual_delivery(&args.policy, asked_rows, remote);
-    let delivery = args.delivery.unwrap_or_else(usual);
+    // What a run does: one way for all ranks.
+    let config = TrainConfig {
+        policy: args.policy.clone(),
+        delivery: args.delivery,
+        row_type: args.row_type,
+        ..TrainConfig::default()
+    };
+    let delivery = config.delivery_under(args.budget, &manifest);
     let policy = policy_for(&args.policy, delivery)?;
     let uses = RunUses::new(epochs.iter().map(|epoch| &**epoch), 0, &book, rank)?;
     let case = Case {

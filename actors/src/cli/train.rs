@@ -8,7 +8,7 @@ use greengnn_model::policy::policy_by_name;
 use greengnn_model::store::PartsManifest;
 
 use super::CliResult;
-use crate::config::{TrainConfig, TrainFlags};
+use crate::config::{Communication, TrainConfig, TrainFlags};
 use crate::launcher::{self, LocalRun};
 use crate::offline::OfflineParts;
 use crate::report::run_folder;
@@ -55,11 +55,19 @@ impl OutputFlags {
     }
 }
 
+/// The fewest rows of a run that moves none.
+#[derive(Debug, thiserror::Error)]
+#[error("--bound is of runs that move rows, and push-pull moves none; leave it out")]
+struct NoBound;
+
 pub fn run(args: TrainArgs) -> CliResult {
     let config = args.flags.resolve()?;
     let manifest = PartsManifest::open(&args.parts)?;
     config.check_against(&manifest)?;
     check_device(&config)?;
+    if args.bound && config.communication == Communication::PushPull {
+        return Err(NoBound.into());
+    }
     let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));
     let out = args.output.folder();
     let mut summary = launcher::run(&LocalRun {

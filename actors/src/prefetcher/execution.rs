@@ -10,8 +10,6 @@ pub(super) struct Asked {
     /// Whether it is a request, and no delivery of a stream.
     pub requested: bool,
     pub phase: Phase,
-    pub rows: u64,
-    pub bytes: u64,
 }
 
 impl Asked {

@@ -131,7 +131,7 @@ impl Policy for Bulk {
         let next_steps = input.next.as_ref().map_or(0, |next| next.steps());
         let steps = u64::from(input.trace.steps() - input.from_step) + u64::from(next_steps);
         if let Some(search) = &self.search
-            && owners.saturating_mul(steps * steps) <= LARGEST_SEARCH
+            && owners.saturating_mul(steps.saturating_mul(steps)) <= LARGEST_SEARCH
         {
             return Ok(Box::new(TimedPlanner::new(input, self, search)?));
         }

@@ -131,7 +131,7 @@ impl Slots {
             held.extend(
                 (0..)
                     .zip(slots)
-                    .filter(|(_, slot)| **slot != NO_SLOT)
+                    .filter(|(_, slot)| **slot < DIRECT)
                     .map(|(row, slot)| HeldRow {
                         owner,
                         row,

@@ -35,7 +35,7 @@ const WINDOWS: [u32; 5] = [2, 4, 8, 16, 32];
 #[derive(Debug, clap::Args)]
 pub struct TableArgs {
     /// Compare policies on all traces of all ranks: the folder that `train --keep-trace` left
-    #[arg(long = "traces", value_name = "DIR", conflicts_with_all = ["traces", "policy", "budget", "delivery"])]
+    #[arg(long = "traces", value_name = "DIR", conflicts_with_all = ["traces", "policy", "budget", "delivery", "explain"])]
     pub trace_folder: Option<PathBuf>,
     /// Cache memory per rank
     #[arg(long, value_delimiter = ',', value_name = "B,B,..", action = clap::ArgAction::Set, default_value = "5%,25%,50%,100%", requires = "trace_folder")]

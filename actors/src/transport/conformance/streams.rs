@@ -185,10 +185,15 @@ async fn bad_deliveries_end_their_stream(subject: &Subject) -> Result<(), Violat
         Err(_) => false,
     };
     ensure!(9, !goes_on, "a stream went on after a delivery that was refused");
+    let delivery = scheduled(4, Phase::Training, vec![0]);
+    good.schedule(vec![delivery], true).await.map_err(failed(9))?;
+    let granted = subject.grant(9, &mut *good).await?;
+    subject.arrived(9, &[0], granted).await?;
+    // Both streams have delivered by now, so that the owner has heard of both.
     let expected = Served {
         feature_requests: 2,
-        deliveries: 1,
-        feature_rows: 1,
+        deliveries: 2,
+        feature_rows: 2,
         sample_requests: 0,
         ..Served::default()
     };
@@ -198,10 +203,6 @@ async fn bad_deliveries_end_their_stream(subject: &Subject) -> Result<(), Violat
         counted == expected,
         "the owner counted {counted:?} instead of {expected:?}"
     );
-    let delivery = scheduled(4, Phase::Training, vec![0]);
-    good.schedule(vec![delivery], true).await.map_err(failed(9))?;
-    let granted = subject.grant(9, &mut *good).await?;
-    subject.arrived(9, &[0], granted).await?;
     let unowned = subject.transport.open_stream(caller, subject.unowned).await.err();
     ensure!(
         9,

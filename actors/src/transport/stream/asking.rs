@@ -235,7 +235,7 @@ impl Channel {
         let mut rest = deliveries;
         let mut parts = Vec::new();
         while !rest.is_empty() || (last && parts.is_empty()) {
-            // Packed, a row takes at most its four bytes and a little.
+            // Packed, a row takes about a byte and a half. A part that takes more is larger, which its limit allows.
             let mut bytes = 0;
             let fitting = rest.iter().take_while(|delivery| {
                 bytes += delivery.rows.len() * 2;

@@ -67,10 +67,18 @@ impl TimedPlanner {
             step: input.from_step,
             budget_rows: input.budget_rows,
         };
-        let found = counts.search(input.budget_rows, search).map_err(over_budget)?;
-        let schedule = counts
-            .schedule(input.budget_rows, &found.chosen.times)
-            .map_err(over_budget)?;
+        // Where every step is a delivery time there is nothing to choose.
+        let times = match input.window {
+            1 => counts.every_step(),
+            _ => {
+                counts
+                    .search(input.budget_rows, search)
+                    .map_err(over_budget)?
+                    .chosen
+                    .times
+            }
+        };
+        let schedule = counts.schedule(input.budget_rows, &times).map_err(over_budget)?;
         let mut free = schedule.spare.clone();
         // The gap after the horizon.
         free.push(input.budget_rows.into());
@@ -231,6 +239,9 @@ impl TimedPlanner {
 
     fn plan_step(&mut self, plan: &mut WindowPlan) -> Result<(), PlanError> {
         let step = self.input.from_step + self.step as u32;
+        // Nothing that waits for this step can be dropped any more.
+        let groups = 2 * self.step * self.owners.len()..2 * (self.step + 1) * self.owners.len();
+        self.waiting[groups].fill(Vec::new());
         let remote = self.read(self.step)?;
         let mut direct = Vec::new();
         for owner in 0..self.owners.len() {

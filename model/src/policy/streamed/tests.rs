@@ -86,7 +86,10 @@ proptest! {
 #[test]
 fn only_bulk_is_planned_in_another_way_for_streams() {
     for name in POLICY_NAMES {
-        assert_eq!(policy_for(name, Delivery::Stream).unwrap().name(), name);
+        let policy = policy_by_name(name).unwrap();
+        let streamed = for_delivery(Arc::clone(&policy), Delivery::Stream);
+        assert_eq!(streamed.name(), name);
+        assert_eq!(Arc::ptr_eq(&policy, &streamed), name != "bulk", "{name}");
     }
     assert!(policy_for("belady", Delivery::Stream).is_err());
     assert_eq!("stream".parse(), Ok(Delivery::Stream));
