@@ -1,7 +1,7 @@
 //! The offline choice: which policy, budget and window to run, before anything has run.
 //!
 //! Traces say which rows every batch needs, so every candidate can be planned with the policies that the runtime executes
-//! ([`plans`]), priced by the [simulator](crate::simulator), and ordered ([`ranked`]). Predicted requests, deliveries and
+//! (`plans`), priced by the [simulator](crate::simulator), and ordered (`ranked`). Predicted requests, deliveries and
 //! rows are those that a run of these epochs counts, exactly; joules and stalls are as good as the coefficients.
 //!
 //! Candidates whose schedules are the same program are ties, whatever made them the same: windows of at least an epoch, a
