@@ -15,12 +15,14 @@
 //! - [`profile`] has what a request and a row cost on a cluster, from probes.
 //! - [`simulator`] prices a plan before it runs, and says how good the choice that follows from it is.
 //! - [`calibration`] learns what the simulator's order lacks, on the hardware that a [`fingerprint`] names.
+//! - [`choice`] plans and prices every candidate of policy, budget and window, and picks one.
 //! - [`statistics`] has means and intervals of repeated runs, and refuses savings between figures of different quality.
 //! - [`quality`] says how a figure was obtained, and [`format`](mod@format) never prints a joule without it.
 //!
 //! Nothing here panics, blocks without a bound, or gives 0 for a thing that it could not read.
 
 pub mod calibration;
+pub mod choice;
 pub mod clock;
 pub mod clocks;
 pub mod counter;

@@ -152,6 +152,7 @@ impl Profile {
     }
 
     /// What the simulator needs. A step whose rows are there takes `step_s` and costs `step_j`; `ranks` share the idle power.
+    /// One batch is assembled ahead, which is what a run does unless it is told otherwise.
     ///
     /// A coefficient that was measured below zero counts as zero. Owners that were not probed cost what the mean owner does.
     pub fn coefficients(&self, parts: PartId, ranks: u32, step_s: f64, step_j: f64) -> Coefficients {
@@ -175,9 +176,12 @@ impl Profile {
         };
         Coefficients {
             owners: (0..parts).map(of).collect(),
+            // Probes ask for what they fetch, so they say nothing of streams.
+            delivery: None,
             row_bytes: f64::from(self.row_bytes),
             bytes_per_s: self.bytes_per_s.unwrap_or(f64::INFINITY),
             idle_w: self.idle_w.value.max(0.0) / f64::from(ranks.max(1)),
+            ahead: 1,
             step_s,
             step_j,
         }

@@ -14,10 +14,10 @@ pub mod evaluation;
 pub mod ranking;
 pub mod traffic;
 
-pub use cost::{Coefficients, FetchCost, Mode, SimulatedCost, SimulationError, simulate};
+pub use cost::{Coefficients, DeliveryCost, FetchCost, Mode, SimulatedCost, SimulationError, simulate};
 pub use evaluation::{Configuration, Evaluation, Measured, Outcome, Score, evaluate};
 pub use ranking::{RankError, TieGroup, kendall_tau_b, rank_windows};
-pub use traffic::{Delivery, OwnerTraffic, WindowTraffic, traffic_of_plan};
+pub use traffic::{Delivery, LaterTraffic, OwnerTraffic, TrafficCounter, WindowTraffic, traffic_of_plan};
 
 #[cfg(test)]
 mod tests;

@@ -4,15 +4,18 @@ use std::iter::Sum;
 use std::ops::AddAssign;
 
 use greengnn_model::book::PartId;
+use serde::{Deserialize, Serialize};
 
-use crate::simulator::traffic::{OwnerTraffic, WindowTraffic};
+use crate::simulator::traffic::{Delivery, WindowTraffic};
 
 /// Which stalls are charged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// As in the paper: the rank waits for every delivery in full.
     Paper,
-    /// As in the runtime: of a delivery only the time is charged that the steps trained meanwhile do not hide.
+    /// As in the runtime: of a delivery and of a miss only the time is charged that the steps trained meanwhile do not
+    /// hide, and rows that later steps are the first to need may come later.
     #[default]
     Plan,
 }
@@ -30,17 +33,28 @@ pub struct FetchCost {
     pub row_s: f64,
 }
 
+/// What an arrival costs that no request of its own asked for: a delivery of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeliveryCost {
+    pub delivery_j: f64,
+    pub delivery_s: f64,
+}
+
 /// The measured coefficients of a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Coefficients {
     /// By owner.
     pub owners: Vec<FetchCost>,
+    /// Of every owner; where it was not measured, a delivery of a stream costs its rows alone.
+    pub delivery: Option<DeliveryCost>,
     /// Bytes of a row on the wire.
     pub row_bytes: f64,
     /// What one rank can receive from all owners together; infinite where it has shown no bound.
     pub bytes_per_s: f64,
     /// Power of a rank that waits, in watts.
     pub idle_w: f64,
+    /// Batches that are assembled while one is trained (`--ahead`): as many steps hide what a batch asks for.
+    pub ahead: u32,
     /// Seconds to train a step whose rows are there.
     pub step_s: f64,
     /// Joules of such a step.
@@ -65,6 +79,9 @@ impl Coefficients {
             finite("request_s", owner.request_s)?;
             finite("row_s", owner.row_s)?;
         }
+        let delivery = self.delivery.unwrap_or_default();
+        finite("delivery_j", delivery.delivery_j)?;
+        finite("delivery_s", delivery.delivery_s)?;
         finite("row_bytes", self.row_bytes)?;
         checked("bytes_per_s", self.bytes_per_s, self.bytes_per_s > 0.0)?;
         finite("idle_w", self.idle_w)?;
@@ -85,7 +102,7 @@ pub enum SimulationError {
 }
 
 /// What a plan costs. Costs of ranks and epochs add up.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SimulatedCost {
     /// Joules of deliveries (the paper's E_rebuild).
     pub rebuild_j: f64,
@@ -101,8 +118,10 @@ pub struct SimulatedCost {
     pub miss_stall_s: f64,
     pub compute_s: f64,
     pub rebuild_requests: u64,
+    pub rebuild_deliveries: u64,
     pub rebuild_rows: u64,
     pub miss_requests: u64,
+    pub miss_deliveries: u64,
     pub miss_rows: u64,
 }
 
@@ -125,6 +144,10 @@ impl SimulatedCost {
         self.rebuild_requests + self.miss_requests
     }
 
+    pub fn deliveries(&self) -> u64 {
+        self.rebuild_deliveries + self.miss_deliveries
+    }
+
     pub fn rows(&self) -> u64 {
         self.rebuild_rows + self.miss_rows
     }
@@ -140,8 +163,10 @@ impl AddAssign for SimulatedCost {
         self.miss_stall_s += other.miss_stall_s;
         self.compute_s += other.compute_s;
         self.rebuild_requests += other.rebuild_requests;
+        self.rebuild_deliveries += other.rebuild_deliveries;
         self.rebuild_rows += other.rebuild_rows;
         self.miss_requests += other.miss_requests;
+        self.miss_deliveries += other.miss_deliveries;
         self.miss_rows += other.miss_rows;
     }
 }
@@ -154,20 +179,40 @@ impl Sum for SimulatedCost {
     }
 }
 
-/// What one event fetches: rows that are asked for together and waited for together.
+/// What one event fetches: rows that are asked for together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Event {
     joules: f64,
+    /// Until the last row has come.
     seconds: f64,
+    /// Of these, what training does not hide.
+    exposed_s: f64,
     requests: u64,
+    deliveries: u64,
     rows: u64,
 }
 
+impl Event {
+    fn stall_s(&self, mode: Mode) -> f64 {
+        match mode {
+            Mode::Paper => self.seconds,
+            Mode::Plan => self.exposed_s,
+        }
+    }
+}
+
 /// Owners answer at the same time, so that an event lasts as long as its slowest owner, and no shorter than its bytes
-/// need. Requests to one owner follow each other.
-fn price(owners: &[OwnerTraffic], coefficients: &Coefficients) -> Result<Event, SimulationError> {
+/// need. Requests to one owner follow each other. Rows come in the order in which they are needed, so that each step
+/// waits for those up to its own, and the longest of these waits is what the event holds training up.
+fn price(fetch: &Delivery, coefficients: &Coefficients) -> Result<Event, SimulationError> {
+    let delivery = coefficients.delivery.unwrap_or_default();
+    let step_s = coefficients.step_s;
+    let row_wire_s = coefficients.row_bytes / coefficients.bytes_per_s;
+    // The batch before is assembled while `ahead` others are yet to be trained; none are at the start of an epoch.
+    let steps_ahead = fetch.steps_ahead + coefficients.ahead.min(fetch.issue_gap);
+    let hidden_s = f64::from(steps_ahead) * step_s;
     let mut event = Event::default();
-    for traffic in owners {
+    for traffic in &fetch.owners {
         let cost = coefficients
             .owners
             .get(usize::from(traffic.owner))
@@ -176,20 +221,41 @@ fn price(owners: &[OwnerTraffic], coefficients: &Coefficients) -> Result<Event, 
                 measured: coefficients.owners.len(),
             })?;
         let (requests, rows) = (traffic.requests as f64, traffic.rows as f64);
-        event.joules += cost.request_j * requests + cost.row_j * rows;
-        event.seconds = event.seconds.max(cost.request_s * requests + cost.row_s * rows);
+        let unasked = traffic.deliveries.saturating_sub(traffic.requests) as f64;
+        event.joules += cost.request_j * requests + delivery.delivery_j * unasked + cost.row_j * rows;
+        let initiation_s = cost.request_s * requests + delivery.delivery_s * unasked;
+        event.seconds = event.seconds.max(initiation_s + cost.row_s * rows);
+        // From the last row back to those that are needed first.
+        let mut come = traffic.rows;
+        let later = fetch.later.iter().filter(|later| later.owner == traffic.owner);
+        for later in later.rev() {
+            let hidden_s = hidden_s + f64::from(later.steps) * step_s;
+            event.exposed_s = event.exposed_s.max(initiation_s + cost.row_s * come as f64 - hidden_s);
+            come = come.saturating_sub(later.rows);
+        }
+        event.exposed_s = event.exposed_s.max(initiation_s + cost.row_s * come as f64 - hidden_s);
         event.requests += traffic.requests;
+        event.deliveries += traffic.deliveries;
         event.rows += traffic.rows;
     }
-    let wire_s = event.rows as f64 * coefficients.row_bytes / coefficients.bytes_per_s;
-    event.seconds = event.seconds.max(wire_s);
+    event.seconds = event.seconds.max(event.rows as f64 * row_wire_s);
+    // The link carries the rows of all owners in the order in which they are needed.
+    let mut by_steps: Vec<(u32, u64)> = fetch.later.iter().map(|later| (later.steps, later.rows)).collect();
+    by_steps.sort_unstable();
+    let mut come = event.rows;
+    for (steps, rows) in by_steps.into_iter().rev() {
+        let hidden_s = hidden_s + f64::from(steps) * step_s;
+        event.exposed_s = event.exposed_s.max(come as f64 * row_wire_s - hidden_s);
+        come = come.saturating_sub(rows);
+    }
+    event.exposed_s = event.exposed_s.max(come as f64 * row_wire_s - hidden_s);
     Ok(event)
 }
 
 /// Prices what one rank's plan moves (the paper's Eq. 1 to 3; in [`Mode::Paper`] to the letter).
 ///
-/// In [`Mode::Plan`] a delivery stalls for `max(0, its time - steps_ahead * step_s)`; that deliveries which overlap share
-/// the link is not modelled. Misses are waited for in full in both modes.
+/// In [`Mode::Plan`] an event stalls for what training does not hide. That events which overlap share the link, and that
+/// the slowest rank holds up the others, is not modelled.
 ///
 /// # Errors
 /// A coefficient is negative or not a number, or the plan asks an owner that has none.
@@ -202,21 +268,19 @@ pub fn simulate(
     let mut cost = SimulatedCost::default();
     for window in windows {
         for delivery in &window.deliveries {
-            let event = price(&delivery.owners, coefficients)?;
-            let hidden_s = match mode {
-                Mode::Paper => 0.0,
-                Mode::Plan => f64::from(delivery.steps_ahead) * coefficients.step_s,
-            };
+            let event = price(delivery, coefficients)?;
             cost.rebuild_j += event.joules;
-            cost.rebuild_stall_s += (event.seconds - hidden_s).max(0.0);
+            cost.rebuild_stall_s += event.stall_s(mode);
             cost.rebuild_requests += event.requests;
+            cost.rebuild_deliveries += event.deliveries;
             cost.rebuild_rows += event.rows;
         }
-        for owners in &window.misses {
-            let event = price(owners, coefficients)?;
+        for miss in &window.misses {
+            let event = price(miss, coefficients)?;
             cost.miss_j += event.joules;
-            cost.miss_stall_s += event.seconds;
+            cost.miss_stall_s += event.stall_s(mode);
             cost.miss_requests += event.requests;
+            cost.miss_deliveries += event.deliveries;
             cost.miss_rows += event.rows;
         }
         let steps = window.steps() as f64;

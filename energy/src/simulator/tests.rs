@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use greengnn_model::book::{PartId, PartitionBook};
-use greengnn_model::plan::{CacheState, WindowPlan};
+use greengnn_model::plan::{self, CacheState, WindowPlan};
 use greengnn_model::policy::{MemoryTrace, PlanInput, policy_by_name};
 use greengnn_model::rng::Purpose;
 use proptest::prelude::*;
@@ -12,7 +12,20 @@ use super::*;
 mod paper;
 
 fn asked(owner: PartId, requests: u64, rows: u64) -> OwnerTraffic {
-    OwnerTraffic { owner, requests, rows }
+    OwnerTraffic {
+        owner,
+        requests,
+        deliveries: requests,
+        rows,
+    }
+}
+
+fn missed(step: u32, owners: Vec<OwnerTraffic>) -> Delivery {
+    Delivery {
+        owners,
+        issue_gap: step,
+        ..Delivery::default()
+    }
 }
 
 /// Two owners, the second of which is twice as dear.
@@ -31,9 +44,11 @@ fn coefficients() -> Coefficients {
     };
     Coefficients {
         owners: vec![near, far],
+        delivery: None,
         row_bytes: 400.0,
         bytes_per_s: f64::INFINITY,
         idle_w: 10.0,
+        ahead: 0,
         step_s: 0.05,
         step_j: 3.0,
     }
@@ -44,16 +59,17 @@ fn two_windows() -> Vec<WindowTraffic> {
     let first = WindowTraffic {
         deliveries: vec![Delivery {
             owners: vec![asked(0, 1, 100), asked(1, 1, 50)],
-            steps_ahead: 0,
+            ..Delivery::default()
         }],
-        misses: vec![vec![asked(0, 1, 10)], vec![]],
+        misses: vec![missed(0, vec![asked(0, 1, 10)]), missed(1, vec![])],
     };
     let second = WindowTraffic {
         deliveries: vec![Delivery {
             owners: vec![asked(0, 1, 100)],
             steps_ahead: 2,
+            ..Delivery::default()
         }],
-        misses: vec![vec![], vec![asked(1, 1, 5)]],
+        misses: vec![missed(2, vec![]), missed(3, vec![asked(1, 1, 5)])],
     };
     vec![first, second]
 }
@@ -104,6 +120,50 @@ fn the_link_bounds_an_event_that_its_owners_would_answer_faster() {
 }
 
 #[test]
+fn batches_that_are_assembled_ahead_hide_a_step_except_at_the_start() {
+    let ahead = Coefficients {
+        ahead: 1,
+        ..coefficients()
+    };
+    let cost = simulate(&two_windows(), &ahead, Mode::Plan).unwrap();
+    // Nothing is trained before step 0. Step 3 waits for its miss 0.21 s, of which the step before hides 0.05 s.
+    assert!(close(cost.miss_stall_s, 0.11 + 0.16), "{cost:?}");
+    let paper = simulate(&two_windows(), &ahead, Mode::Paper).unwrap();
+    assert!(close(paper.stall_s(), 0.82), "the paper waits in full: {paper:?}");
+}
+
+#[test]
+fn a_step_waits_for_the_rows_that_it_needs_and_not_for_later_ones() {
+    let later = |steps, rows| LaterTraffic { owner: 0, steps, rows };
+    let windows = |later: Vec<LaterTraffic>| {
+        let fetch = Delivery {
+            owners: vec![asked(0, 1, 100)],
+            later,
+            ..Delivery::default()
+        };
+        [WindowTraffic {
+            deliveries: vec![],
+            misses: vec![fetch],
+        }]
+    };
+    let stall = |later, bytes_per_s| {
+        let coefficients = Coefficients {
+            bytes_per_s,
+            ..coefficients()
+        };
+        simulate(&windows(later), &coefficients, Mode::Plan).unwrap().stall_s()
+    };
+    let wide = f64::INFINITY;
+    assert!(close(stall(vec![], wide), 0.2));
+    // 0.1 s and 40 rows of 1 ms; the others have 2 and 4 steps of 50 ms more.
+    assert!(close(stall(vec![later(2, 30), later(4, 30)], wide), 0.14));
+    // The second step waits longer than the first: 0.2 - 0.05 s for all rows, not 0.11 s for ten.
+    assert!(close(stall(vec![later(1, 90)], wide), 0.15));
+    // Over a narrow link 10 rows take 0.4 s, and all of them 4 s, of which 0.2 s are hidden.
+    assert!(close(stall(vec![later(4, 90)], 10_000.0), 3.8));
+}
+
+#[test]
 fn ranks_add_up() {
     let one = simulate(&two_windows(), &coefficients(), Mode::Plan).unwrap();
     let both: SimulatedCost = [one, one].into_iter().sum();
@@ -133,7 +193,7 @@ fn coefficients_and_owners_that_are_not_there_are_errors() {
     }
     let unknown = [WindowTraffic {
         deliveries: vec![],
-        misses: vec![vec![asked(2, 1, 1)]],
+        misses: vec![missed(0, vec![asked(2, 1, 1)])],
     }];
     let error = simulate(&unknown, &coefficients(), Mode::Plan).unwrap_err();
     assert_eq!(error, SimulationError::UnknownOwner { owner: 2, measured: 2 });
@@ -184,7 +244,12 @@ fn requests_and_rows_are_those_that_the_plan_executes() {
     for policy in ["on-demand", "window", "bulk", "lru"] {
         for (budget, window) in [(0, 1), (10, 2), (20, 4), (80, 16)] {
             let plan = planned(policy, budget, window, 10);
-            let cost = simulate(&traffic_of_plan(&plan), &three_owners(), Mode::Plan).unwrap();
+            let cost = simulate(
+                &traffic_of_plan(&plan, plan::Delivery::Windowed),
+                &three_owners(),
+                Mode::Plan,
+            )
+            .unwrap();
             let requests: Vec<_> = plan.iter().flat_map(|window| &window.requests).collect();
             let rows: usize = requests.iter().map(|request| request.rows.len()).sum();
             assert_eq!(
@@ -200,14 +265,14 @@ fn requests_and_rows_are_those_that_the_plan_executes() {
 #[test]
 fn without_a_cache_all_are_misses_and_with_room_for_all_there_is_none() {
     let none = simulate(
-        &traffic_of_plan(&planned("on-demand", 0, 4, 10)),
+        &traffic_of_plan(&planned("on-demand", 0, 4, 10), plan::Delivery::Windowed),
         &three_owners(),
         Mode::Plan,
     )
     .unwrap();
     assert!(none.rebuild_requests == 0 && none.miss_rows > 0);
     let all = simulate(
-        &traffic_of_plan(&planned("window", 80, 4, 10)),
+        &traffic_of_plan(&planned("window", 80, 4, 10), plan::Delivery::Windowed),
         &three_owners(),
         Mode::Plan,
     )
@@ -217,7 +282,7 @@ fn without_a_cache_all_are_misses_and_with_room_for_all_there_is_none() {
 
 #[test]
 fn the_first_window_is_exposed_and_later_ones_have_steps_to_hide_behind() {
-    let traffic = traffic_of_plan(&planned("window", 80, 4, 12));
+    let traffic = traffic_of_plan(&planned("window", 80, 4, 12), plan::Delivery::Windowed);
     assert_eq!(traffic.len(), 3);
     assert!(traffic[0].deliveries.iter().all(|delivery| delivery.steps_ahead == 0));
     let later: Vec<u32> = traffic[1..]
@@ -231,7 +296,7 @@ fn the_first_window_is_exposed_and_later_ones_have_steps_to_hide_behind() {
 #[test]
 fn windows_of_at_least_an_epoch_are_one_program_and_a_tie() {
     let cost = |window| {
-        let traffic = traffic_of_plan(&planned("window", 20, window, 10));
+        let traffic = traffic_of_plan(&planned("window", 20, window, 10), plan::Delivery::Windowed);
         let cost = simulate(&traffic, &three_owners(), Mode::Plan).unwrap();
         (window, cost.physical_j())
     };
@@ -427,8 +492,9 @@ proptest! {
                     deliveries: vec![Delivery {
                         owners: vec![asked(first, 1, *a), asked(second, 1, *b)],
                         steps_ahead,
+                        ..Delivery::default()
                     }],
-                    misses: vec![vec![asked(second, 1, *a)], vec![asked(first, 1, *b)]],
+                    misses: vec![missed(0, vec![asked(second, 1, *a)]), missed(1, vec![asked(first, 1, *b)])],
                 })
                 .collect()
         };
@@ -448,8 +514,12 @@ proptest! {
         let windows: Vec<WindowTraffic> = rows
             .iter()
             .map(|(rows, steps_ahead)| WindowTraffic {
-                deliveries: vec![Delivery { owners: vec![asked(0, 1, *rows)], steps_ahead: *steps_ahead }],
-                misses: vec![vec![asked(1, 1, *rows)]],
+                deliveries: vec![Delivery {
+                    owners: vec![asked(0, 1, *rows)],
+                    steps_ahead: *steps_ahead,
+                    ..Delivery::default()
+                }],
+                misses: vec![missed(0, vec![asked(1, 1, *rows)])],
             })
             .collect();
         let paper = simulate(&windows, &coefficients(), Mode::Paper).unwrap();
