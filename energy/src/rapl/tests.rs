@@ -232,6 +232,33 @@ fn a_counter_that_stands_still_has_no_figure_and_says_why() {
 }
 
 #[test]
+fn a_second_without_a_move_is_enough_and_one_still_socket_is_a_warning() {
+    let tree = Tree::new();
+    tree.zone("intel-rapl:0", "package-0", 0)
+        .zone("intel-rapl:1", "package-1", 0);
+    let mut rapl = tree.open();
+    let clock = ManualClock::default();
+    rapl.sample(&clock, true);
+    clock.set(0.9);
+    rapl.sample(&clock, false);
+    assert_eq!(rapl.frozen(), None);
+    clock.set(1.0);
+    rapl.sample(&clock, false);
+    assert!(matches!(rapl.frozen(), Some(RaplUnavailable::NeverMoves { .. })));
+    tree.set("intel-rapl:0", 5_000_000);
+    clock.set(1.05);
+    rapl.sample(&clock, false);
+    assert_eq!(rapl.frozen(), None);
+    let [warning] = &rapl.report().warnings[..] else {
+        panic!("{:?}", rapl.report());
+    };
+    assert!(warning.to_string().contains("package-1"), "{warning}");
+    tree.set("intel-rapl:1", 1);
+    rapl.sample(&clock, false);
+    assert!(rapl.report().warnings.is_empty());
+}
+
+#[test]
 fn a_file_that_is_replaced_is_followed() {
     let tree = Tree::new();
     tree.zone("intel-rapl:0", "package-0", 1_000_000);
