@@ -65,6 +65,9 @@ pub struct TrainConfig {
     pub ahead: u32,
     /// The longest wait for an answer of another process, in seconds.
     pub deadline_s: f64,
+    /// Seconds for which the power of the machines is measured with everything loaded and nothing running, before the run
+    /// begins; 0 for not at all. It belongs to no period of the run.
+    pub idle_baseline: f64,
     /// Keep the trace files of a machine under this folder instead of deleting them after use.
     pub keep_trace: Option<PathBuf>,
     /// Check the parts' files against their checksums, and every remote row of every batch against reads of slots that
@@ -100,6 +103,7 @@ impl Default for TrainConfig {
             preaggregate: Preaggregate::Auto,
             ahead: 1,
             deadline_s: 60.0,
+            idle_baseline: 0.0,
             keep_trace: None,
             verify: false,
         }
@@ -245,6 +249,10 @@ impl TrainConfig {
         if !(1.0..=1e6).contains(&self.deadline_s) {
             return refuse("deadline-s", "1 to 1,000,000 seconds", self.deadline_s.to_string());
         }
+        if self.idle_baseline != 0.0 && !(1.0..=600.0).contains(&self.idle_baseline) {
+            let wanted = "0 for none, or 1 to 600 seconds";
+            return refuse("idle-baseline", wanted, self.idle_baseline.to_string());
+        }
         Ok(())
     }
 
@@ -376,6 +384,11 @@ impl TrainConfig {
 
     pub fn deadline(&self) -> std::time::Duration {
         std::time::Duration::from_secs_f64(self.deadline_s)
+    }
+
+    /// How long machines do nothing before they begin.
+    pub fn idle_for(&self) -> std::time::Duration {
+        std::time::Duration::from_secs_f64(self.idle_baseline)
     }
 }
 

@@ -33,8 +33,10 @@ use crate::transport::{Hosted, MachineId};
 use crate::wiring::{self, Wiring, WiringError};
 
 mod reporting;
+mod setup;
 
 use reporting::STEPS_AT_ONCE;
+use setup::SetupReadings;
 
 /// Step records wait at most this long, or until a message is full.
 const STEPS_EVERY: Duration = Duration::from_millis(200);
@@ -169,6 +171,10 @@ pub enum MachineEvent {
     Pinged,
     /// The supervisor ended the run; an empty reason means success.
     Stopped(String),
+    /// The idle power has been measured for as long as was asked.
+    Idled,
+    /// A rank has the trace of its first epoch.
+    Presampled,
     Filled {
         rank: Rank,
         filled: Filled,
@@ -216,6 +222,9 @@ struct MachineState {
     ranks: BTreeMap<Rank, ActorRef<crate::rank::RankEvent>>,
     silence: Silence,
     last_snapshot: EnergySnapshot,
+    /// When the period began, on the meter's clock.
+    period_began_s: f64,
+    setup: SetupReadings,
     /// How many ranks have passed each border.
     passed: BTreeMap<(Option<u32>, Phase), usize>,
     readings: BTreeMap<Option<u32>, Vec<PeriodReading>>,
@@ -272,13 +281,16 @@ impl Actor for MachineSupervisor {
         };
         join(supervisor.clone(), request, myself.clone());
         check_soon(myself);
+        let last_snapshot = options.meter.snapshot();
         Ok(MachineState {
             hosted: Arc::new(Hosted::new(id.clone())),
             id,
             ip,
             manifest,
             node,
-            last_snapshot: options.meter.snapshot(),
+            period_began_s: last_snapshot.at_s,
+            last_snapshot,
+            setup: SetupReadings::default(),
             options,
             result: Some(result),
             supervisor,
@@ -371,7 +383,9 @@ impl MachineState {
                 self.wiring = Some(wiring);
                 self.tell(SupervisorMessage::Ready(self.id.name.clone()))?;
             }
-            MachineEvent::Begin => self.begin(myself).await?,
+            MachineEvent::Begin => self.on_begin(myself).await?,
+            MachineEvent::Idled => self.on_idled(myself).await?,
+            MachineEvent::Presampled => self.on_presampled(),
             MachineEvent::Pinged => self.silence.broken(),
             MachineEvent::Stopped(reason) if reason.is_empty() => return Ok(true),
             MachineEvent::Stopped(reason) => return Err(MachineError::Stopped(reason)),

@@ -75,6 +75,8 @@ pub struct RankStart {
 /// What happens to a rank.
 #[derive(RactorMessage)]
 pub enum RankEvent {
+    /// The trace of the first epoch is there.
+    Presampled,
     PhaseDone(Option<u32>, Phase),
     StepDone(StepRecord),
     EpochDone(Box<EpochOutcome>),
@@ -145,6 +147,7 @@ impl Actor for RankActor {
     ) -> Result<(), ActorProcessingErr> {
         let rank = state.rank;
         match event {
+            RankEvent::Presampled => state.machine.cast(MachineEvent::Presampled)?,
             RankEvent::PhaseDone(epoch, phase) => state.machine.cast(MachineEvent::PhaseDone { epoch, phase })?,
             RankEvent::StepDone(record) => state.machine.cast(MachineEvent::StepDone(record))?,
             RankEvent::EpochDone(outcome) => {
@@ -219,7 +222,10 @@ fn start_workers(
     };
     let told = myself.clone();
     spawn_worker(format!("presample-{rank}"), &myself, move || {
-        match presampler.run(trace_sender) {
+        let first_is_ready = || {
+            let _ = told.cast(RankEvent::Presampled);
+        };
+        match presampler.run(trace_sender, first_is_ready) {
             Ok(()) | Err(PresamplerError::Cancelled) => {}
             Err(error) => fail(&told, in_one_line(&error), false),
         }

@@ -1,19 +1,20 @@
 //! Where a run shows itself while it lasts: the terminal, the run folder, and the metrics.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use greengnn_energy::domain::DomainKey;
 use greengnn_energy::timeline::TimelinePoint;
 
 use greengnn_model::store::PartsManifest;
 
-use crate::protocol::MachineInfo;
+use crate::protocol::{EpochReport, MachineInfo};
 use crate::recorder::CompletedEpoch;
 use crate::report::bound::BoundMeter;
 use crate::report::html::{self, Report};
 use crate::report::plot::PlotError;
 use crate::report::progress::Progress;
-use crate::report::records::{EnergyPoint, MetricsRecord, StepRecord};
+use crate::report::records::{EnergyPoint, MeterRecord, MetricsRecord, StepRecord};
 use crate::report::run_folder::{RunFolder, RunFolderError};
 use crate::report::summary::RunSummary;
 use crate::supervisor::SupervisorOptions;
@@ -80,7 +81,7 @@ impl RunOutput {
     }
 
     /// All machines are ready.
-    pub fn begin(&mut self, placement: &[MachineInfo]) {
+    pub fn begin(&mut self, placement: &[MachineInfo], idle_for: Duration) {
         let mut machines = vec![String::new(); self.ranks];
         for machine in placement {
             for rank in &machine.ranks {
@@ -88,6 +89,10 @@ impl RunOutput {
             }
         }
         self.bound = Some(BoundMeter::new(machines));
+        if !idle_for.is_zero() {
+            let seconds = idle_for.as_secs_f64();
+            self.note(&format!("measuring the idle power of the machines for {seconds} s"));
+        }
         self.note("sampling the first epoch");
     }
 
@@ -111,6 +116,16 @@ impl RunOutput {
                 self.steps_done = step.step + 1;
                 let share = (self.epoch_time_s > 0.0).then(|| self.epoch_stall_s / self.epoch_time_s);
                 self.progress.step(self.steps_done, step.loss, share);
+            }
+        }
+        Ok(())
+    }
+
+    /// What one machine's meter read over the periods of its report.
+    pub fn meter(&mut self, report: &EpochReport) -> Result<(), RunOutputError> {
+        if let Some(folder) = &self.folder {
+            for record in MeterRecord::of(report) {
+                folder.append_metrics(&MetricsRecord::Meter(record))?;
             }
         }
         Ok(())

@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
-use greengnn_energy::snapshot::EnergyReading;
+use greengnn_energy::domain::{DomainKey, DomainKind};
+use greengnn_energy::quality::Quality;
+use greengnn_energy::snapshot::{DomainEnergy, EnergyReading};
 
 use super::*;
 use crate::protocol::PeriodReading;
@@ -14,12 +16,27 @@ const TRAINING: Period = Period {
 fn reading(phase: Phase) -> PeriodReading {
     PeriodReading {
         phase,
-        wall_s: 2.0,
-        cpu_s: 1.5,
         wire_bytes: 10,
+        metered: metered(0.0),
+    }
+}
+
+/// A window of 2 s and, if that is not 0, of so many joules.
+fn metered(joules: f64) -> Metered {
+    let package = DomainEnergy {
+        key: DomainKey::new("host", "package-0"),
+        kind: DomainKind::Package,
+        joules: Some(joules),
+        quality: Quality::Measured,
+        gaps: 0,
+        gap_s: 0.0,
+    };
+    Metered {
+        started_unix_s: 100.0,
+        ended_unix_s: 102.0,
         energy: EnergyReading {
             host: "host".to_owned(),
-            domains: Vec::new(),
+            domains: Some(package).filter(|_| joules > 0.0).into_iter().collect(),
             duration_s: 2.0,
             cpu_s: 1.5,
         },
@@ -44,6 +61,8 @@ fn report(machine: &str, rank: Rank, rows: u64) -> EpochReport {
         machine: machine.to_owned(),
         epoch: Some(0),
         periods: vec![reading(Phase::Training), reading(Phase::Evaluation)],
+        idle: None,
+        presampling: None,
         ranks: vec![RankReport {
             rank,
             loss_sum: 30.0,
@@ -129,6 +148,39 @@ fn an_epoch_is_complete_when_all_machines_have_reported_it() {
 }
 
 #[test]
+fn idle_and_presampling_stand_apart_and_a_host_s_joules_are_counted_once() {
+    let set_up = |machine: &str, rank| EpochReport {
+        epoch: None,
+        periods: vec![PeriodReading {
+            phase: Phase::Setup,
+            wire_bytes: 0,
+            metered: metered(50.0),
+        }],
+        idle: Some(metered(20.0)),
+        presampling: Some(metered(30.0)),
+        ranks: vec![RankReport {
+            rank,
+            ..RankReport::default()
+        }],
+        ..report(machine, rank, 0)
+    };
+    let mut recorder = Recorder::new(2);
+    assert!(matches!(recorder.add(set_up("a", 0)), Ok(Progressed::Waiting)));
+    assert!(matches!(recorder.add(set_up("b", 1)), Ok(Progressed::SetUp)));
+    let (idle, presampling) = (recorder.idle().unwrap(), recorder.presampling());
+    assert_eq!((idle.energy_j, idle.watts(), idle.cpu_s), (Some(20.0), Some(10.0), 3.0));
+    let first_epoch = presampling.first_epoch.unwrap();
+    assert_eq!((first_epoch.energy_j, first_epoch.wall_s), (Some(30.0), 2.0));
+    assert_eq!(recorder.totals().0.energy_j, Some(50.0));
+
+    let [mut a, mut b] = two_machines();
+    (a.ranks[0].presample_cpu_s, b.ranks[0].presample_cpu_s) = (0.5, 0.25);
+    recorder.add(a).unwrap();
+    recorder.add(b).unwrap();
+    assert_eq!(recorder.presampling().cpu_s, 0.75);
+}
+
+#[test]
 fn a_row_that_was_served_and_not_planned_fails_the_run() {
     let [a, mut b] = two_machines();
     b.served[0].counts.feature_rows += 1;
@@ -203,6 +255,7 @@ fn machines_that_end_with_other_weights_are_named() {
         weights_sha256: weights.to_owned(),
         peak_rss_bytes: 0,
         peak_anon_bytes: 0,
+        meters: Vec::new(),
     };
     assert_eq!(agreed_weights(&[finished("a", "x"), finished("b", "x")]).unwrap(), "x");
     let error = agreed_weights(&[finished("a", "x"), finished("b", "y")]).unwrap_err();

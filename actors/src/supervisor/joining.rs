@@ -114,7 +114,7 @@ impl ClusterState {
         if self.stage == Stage::Connecting && self.members.values().all(|member| member.ready) {
             self.stage = Stage::Running;
             after(CHECK_EVERY, myself.clone(), ClusterEvent::CheckProgress);
-            self.output.begin(&self.placement);
+            self.output.begin(&self.placement, self.options.config.idle_for());
             for member in self.members.values() {
                 self.tell(member, MachineMessage::Begin)?;
             }
