@@ -448,9 +448,10 @@ fn period_summary(reports: &[EpochReport], phase: Phase) -> PeriodSummary {
     }
 }
 
-/// The windows of all machines together; none without any.
+/// The windows of all machines together; none without any. Of a host's machines the one with the longest window is taken.
 fn metered_summary<'a>(windows: impl Iterator<Item = &'a Metered>) -> Option<MeteredSummary> {
-    let readings: Vec<_> = windows.map(|window| &window.energy).collect();
+    let mut readings: Vec<_> = windows.map(|window| &window.energy).collect();
+    readings.sort_by(|a, b| b.duration_s.total_cmp(&a.duration_s));
     let energy = combine(readings.iter().copied());
     (!readings.is_empty()).then(|| MeteredSummary {
         wall_s: energy.duration_s,

@@ -174,7 +174,7 @@ impl RunOutput {
         }
         for domain in &completed.energy.counted {
             if let Some(joules) = domain.joules {
-                telemetry::record_energy(&domain.key.domain, domain.quality, joules);
+                telemetry::record_energy(&domain.key, domain.quality, joules);
             }
         }
         if let Some(folder) = &self.folder {

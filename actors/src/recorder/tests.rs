@@ -17,12 +17,12 @@ fn reading(phase: Phase) -> PeriodReading {
     PeriodReading {
         phase,
         wire_bytes: 10,
-        metered: metered(0.0),
+        metered: metered(2.0, 0.0),
     }
 }
 
-/// A window of 2 s and, if that is not 0, of so many joules.
-fn metered(joules: f64) -> Metered {
+/// A window of that length and, if that is not 0, of so many joules.
+fn metered(seconds: f64, joules: f64) -> Metered {
     let package = DomainEnergy {
         key: DomainKey::new("host", "package-0"),
         kind: DomainKind::Package,
@@ -33,11 +33,11 @@ fn metered(joules: f64) -> Metered {
     };
     Metered {
         started_unix_s: 100.0,
-        ended_unix_s: 102.0,
+        ended_unix_s: 100.0 + seconds,
         energy: EnergyReading {
             host: "host".to_owned(),
             domains: Some(package).filter(|_| joules > 0.0).into_iter().collect(),
-            duration_s: 2.0,
+            duration_s: seconds,
             cpu_s: 1.5,
         },
     }
@@ -154,10 +154,11 @@ fn idle_and_presampling_stand_apart_and_a_host_s_joules_are_counted_once() {
         periods: vec![PeriodReading {
             phase: Phase::Setup,
             wire_bytes: 0,
-            metered: metered(50.0),
+            metered: metered(5.0, 50.0),
         }],
-        idle: Some(metered(20.0)),
-        presampling: Some(metered(30.0)),
+        idle: Some(metered(2.0, 20.0)),
+        // The second machine's ranks take longer.
+        presampling: Some(metered(2.0 + f64::from(rank), 30.0 + f64::from(rank))),
         ranks: vec![RankReport {
             rank,
             ..RankReport::default()
@@ -170,7 +171,7 @@ fn idle_and_presampling_stand_apart_and_a_host_s_joules_are_counted_once() {
     let (idle, presampling) = (recorder.idle().unwrap(), recorder.presampling());
     assert_eq!((idle.energy_j, idle.watts(), idle.cpu_s), (Some(20.0), Some(10.0), 3.0));
     let first_epoch = presampling.first_epoch.unwrap();
-    assert_eq!((first_epoch.energy_j, first_epoch.wall_s), (Some(30.0), 2.0));
+    assert_eq!((first_epoch.energy_j, first_epoch.wall_s), (Some(31.0), 3.0));
     assert_eq!(recorder.totals().0.energy_j, Some(50.0));
 
     let [mut a, mut b] = two_machines();

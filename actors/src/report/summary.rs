@@ -116,8 +116,8 @@ impl MeteredSummary {
 pub struct PresamplingSummary {
     /// CPU seconds of the threads that sampled, all ranks and epochs. What sampling spreads over other threads is not in it.
     pub cpu_s: f64,
-    /// From the start of the ranks until those of a machine have the first epoch's trace. Initial fills run in the same
-    /// time. Machines of one host share its energy, for which the first of them stands, as in a period.
+    /// From the start of the ranks until all of a machine have the first epoch's trace. Initial fills run in the same time.
+    /// Of the machines of one host, which share its energy, the one stands for all that took longest.
     pub first_epoch: Option<MeteredSummary>,
 }
 
