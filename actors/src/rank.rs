@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use greengnn_energy::probing::ProbePlan;
+use greengnn_energy::profile::Profile;
 use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Phase, Traffic};
@@ -33,6 +35,7 @@ use crate::machine::MachineEvent;
 use crate::planner::{PLANS_AHEAD, RankPlanner, encode_as};
 use crate::prefetcher::{PrefetchError, Prefetched, Prefetcher, planned_of};
 use crate::presampler::{EPOCHS_AHEAD, EpochTrace, Presampler, PresamplerError};
+use crate::probe::{MachineMeter, Prober};
 use crate::push_pull::first_layer::FirstLayer;
 use crate::push_pull::loader::PushLoader;
 use crate::push_pull::{PushPullError, PushPullSeat};
@@ -42,6 +45,7 @@ use crate::residency::Residency;
 use crate::trainer::{EpochOutcome, Trainer, TrainerError, TrainerEvents};
 use crate::transport::Transport;
 use crate::wiring::PATIENCE;
+use crate::work::Work;
 
 #[cfg(test)]
 mod bounds;
@@ -50,6 +54,9 @@ mod bounds;
 pub struct RankStart {
     pub rank: Rank,
     pub config: Arc<TrainConfig>,
+    pub work: Work,
+    /// The meter of the machine, for one of its ranks.
+    pub meter: Option<MachineMeter>,
     /// Who owns which nodes.
     pub book: Arc<PartitionBook>,
     /// Who owns which feature rows.
@@ -82,6 +89,8 @@ pub enum RankEvent {
     Trained(Vec<NamedParameter>),
     /// The static fill is done.
     Filled(Filled),
+    /// A probe has come to its end.
+    Probed(Box<Profile>),
     /// A worker ended with an error. A consequence is the error of a worker whose neighbour failed.
     WorkerFailed {
         reason: String,
@@ -111,8 +120,9 @@ pub struct RankActorState {
     cancelled: Arc<AtomicBool>,
     /// Dropping it ends the trainer's waits.
     _cancel_trainer: watch::Sender<bool>,
-    permits: [Arc<Semaphore>; 2],
-    prefetching: JoinHandle<()>,
+    permits: Vec<Arc<Semaphore>>,
+    /// What makes batches, or the probe.
+    working: JoinHandle<()>,
 }
 
 impl Drop for RankActorState {
@@ -120,7 +130,7 @@ impl Drop for RankActorState {
         self.cancelled.store(true, Ordering::Relaxed);
         // A closed semaphore lets its waiters go, and a gone prefetcher closes the channels of the others.
         self.permits.iter().for_each(|permits| permits.close());
-        self.prefetching.abort();
+        self.working.abort();
     }
 }
 
@@ -153,6 +163,9 @@ impl Actor for RankActor {
             RankEvent::Trained(parameters) => {
                 state.machine.cast(MachineEvent::Trained { rank, parameters })?;
             }
+            // All ranks have come to the same.
+            RankEvent::Probed(_) if rank != 0 => {}
+            RankEvent::Probed(profile) => state.machine.cast(MachineEvent::Probed(profile))?,
             RankEvent::Filled(filled) => state.machine.cast(MachineEvent::Filled { rank, filled })?,
             RankEvent::WorkerFailed {
                 reason,
@@ -181,6 +194,10 @@ fn start_workers(
     myself: ActorRef<RankEvent>,
     machine: ActorRef<MachineEvent>,
 ) -> std::io::Result<RankActorState> {
+    if let Work::Probe(plan) = &start.work {
+        let prober = start.prober(plan.clone());
+        return Ok(start_prober(prober, myself, machine));
+    }
     let rank = start.rank;
     let config = &start.config;
     let runtime = tokio::runtime::Handle::current();
@@ -332,9 +349,49 @@ fn start_workers(
         rank,
         cancelled,
         _cancel_trainer: cancel_trainer,
-        permits: [epoch_permits, ahead],
-        prefetching,
+        permits: vec![epoch_permits, ahead],
+        working: prefetching,
     })
+}
+
+impl RankStart {
+    fn prober(&self, plan: ProbePlan) -> Prober {
+        Prober {
+            rank: self.rank,
+            plan,
+            book: Arc::clone(self.rows.book()),
+            transport: Arc::clone(&self.transport),
+            collective: self.filling.clone(),
+            row_bytes: self.config.row_type.row_bytes(self.part.manifest().features),
+            meter: self.meter.clone(),
+            within: self.config.deadline() * PATIENCE,
+        }
+    }
+}
+
+/// A rank that does nothing but take part in a probe.
+fn start_prober(prober: Prober, myself: ActorRef<RankEvent>, machine: ActorRef<MachineEvent>) -> RankActorState {
+    let rank = prober.rank;
+    let told = myself;
+    let probing = tokio::spawn(async move {
+        let working = tokio::spawn(prober.run());
+        let _ends_with_this = AbortOnDrop(working.abort_handle());
+        match working.await {
+            Ok(Ok((profile, _))) => {
+                let _ = told.cast(RankEvent::Probed(Box::new(profile)));
+            }
+            Ok(Err(error)) => fail(&told, in_one_line(&error), false),
+            Err(error) => fail(&told, format!("the prober of rank {rank} ended: {error}"), false),
+        }
+    });
+    RankActorState {
+        machine,
+        rank,
+        cancelled: Arc::default(),
+        _cancel_trainer: watch::Sender::new(false),
+        permits: Vec::new(),
+        working: probing,
+    }
 }
 
 /// What makes batches out of traces.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use greengnn_energy::domain::DomainKey;
+use greengnn_energy::profile::Profile;
 use greengnn_energy::timeline::TimelinePoint;
 
 use greengnn_model::store::PartsManifest;
@@ -19,6 +20,7 @@ use crate::report::summary::RunSummary;
 use crate::supervisor::SupervisorOptions;
 use crate::telemetry;
 use crate::wiring::step_counts;
+use crate::work::Work;
 
 /// Power readings that the report's plot is drawn from; the run folder has all of them.
 const REPORT_POINTS: usize = 200_000;
@@ -80,7 +82,7 @@ impl RunOutput {
     }
 
     /// All machines are ready.
-    pub fn begin(&mut self, placement: &[MachineInfo]) {
+    pub fn begin(&mut self, placement: &[MachineInfo], begins: &Work) {
         let mut machines = vec![String::new(); self.ranks];
         for machine in placement {
             for rank in &machine.ranks {
@@ -88,12 +90,23 @@ impl RunOutput {
             }
         }
         self.bound = Some(BoundMeter::new(machines));
-        self.note("sampling the first epoch");
+        self.note(match begins {
+            Work::Train => "sampling the first epoch",
+            Work::Probe(_) => "probing",
+        });
     }
 
     /// Training starts: the set-up of every machine is done.
     pub fn set_up(&mut self) {
         self.progress.epoch_started();
+    }
+
+    /// Keeps what a probe measured.
+    pub fn profile(&mut self, profile: &Profile) -> Result<(), RunOutputError> {
+        match &self.folder {
+            Some(folder) => Ok(folder.write_profile(profile)?),
+            None => Ok(()),
+        }
     }
 
     pub fn steps(&mut self, steps: &[StepRecord]) -> Result<(), RunOutputError> {

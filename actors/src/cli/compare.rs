@@ -21,6 +21,7 @@ use crate::report::comparison::design::{Contender, takes_budget};
 use crate::report::comparison::{
     CarryOutError, Cell, CellRun, Comparison, ComparisonFolder, Design, carry_out, csv, page, text,
 };
+use crate::work::Work;
 
 /// What a cell decides, or the arguments beside the configuration do.
 const NOT_OF_ALL_CELLS: [&str; 6] = ["policy", "budget", "window", "batch-size", "seed", "machines"];
@@ -113,7 +114,8 @@ pub fn run(args: CompareArgs) -> CliResult {
     let dataset = title(&args.parts);
     let runs = carry_out(&design, &folder, |turn, out| {
         eprintln!("[{}/{}] {}", turn.number, turn.of, turn.cell);
-        launcher::run(&LocalRun {
+        launcher::train(LocalRun {
+            work: Work::Train,
             config: config_of(&config, turn.cell),
             parts: args.parts.clone(),
             machines,

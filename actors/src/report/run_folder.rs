@@ -5,6 +5,7 @@
 //! | `config.toml` | the configuration that ran, every default filled in |
 //! | `metrics.jsonl` | one line per step and rank and one per epoch, appended while the run lasts |
 //! | `energy.jsonl` | power of every domain over time, one line per reading, appended while the run lasts |
+//! | `profile.json` | what requests and rows cost, of a run that probed the cluster |
 //! | `model.safetensors` | the trained parameters |
 //! | `summary.json` | the result |
 //! | `report.html` | the result as a page |
@@ -16,6 +17,7 @@ use std::io::{self, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use greengnn_energy::profile::Profile;
 use serde::Serialize;
 
 use super::records::{EnergyPoint, MetricsRecord};
@@ -24,6 +26,7 @@ use super::summary::RunSummary;
 const CONFIG: &str = "config.toml";
 const METRICS: &str = "metrics.jsonl";
 const ENERGY: &str = "energy.jsonl";
+const PROFILE: &str = "profile.json";
 const MODEL: &str = "model.safetensors";
 const SUMMARY: &str = "summary.json";
 const REPORT: &str = "report.html";
@@ -112,6 +115,12 @@ impl RunFolder {
         points
             .collect::<Result<_, _>>()
             .map_err(|error| io_error("reading", &path)(error.into()))
+    }
+
+    /// Writes what a probe measured.
+    pub fn write_profile(&self, profile: &Profile) -> Result<(), RunFolderError> {
+        let text = serde_json::to_vec_pretty(profile).map_err(encode_error(PROFILE))?;
+        self.write(PROFILE, &text)
     }
 
     /// Writes the parameters; `safetensors` is the whole file.
