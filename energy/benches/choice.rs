@@ -110,17 +110,18 @@ fn prices() -> Prices {
         request_s: 1e-3,
         row_s: 1e-6,
     };
+    let coefficients = Coefficients {
+        owners: vec![cost; usize::from(PARTS)],
+        delivery: None,
+        row_bytes: 2408.0,
+        bytes_per_s: 1.2e9,
+        idle_w: 20.0,
+        ahead: 1,
+        step_s: 0.1,
+        step_j: 10.0,
+    };
     Prices {
-        coefficients: Coefficients {
-            owners: vec![cost; usize::from(PARTS)],
-            delivery: None,
-            row_bytes: 2408.0,
-            bytes_per_s: 1.2e9,
-            idle_w: 20.0,
-            ahead: 1,
-            step_s: 0.1,
-            step_j: 10.0,
-        },
+        by_rank: vec![coefficients; usize::from(PARTS)],
         quality: Quality::Estimated,
         doubts: Vec::new(),
         fingerprint: None,

@@ -11,7 +11,7 @@
 //! Memory has no price. So a greater budget is never worse in joules alone, and which budgets may be chosen is up to who
 //! asks; of budgets that cost the same the smaller one is picked.
 //!
-//! All ranks have the same coefficients: those are per owner, not yet per pair of rank and owner.
+//! Ranks train in step, so they are priced together; each has coefficients of its own, by owner, and a step time of its own.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -99,10 +99,12 @@ pub struct Workload {
     pub run_epochs: u32,
 }
 
-/// What requests and rows cost, and how far that is to be trusted.
+/// What requests, rows and steps cost, and how far that is to be trusted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prices {
-    pub coefficients: Coefficients,
+    /// By rank: what each owner costs it, and what its steps and waits cost. The same for all ranks of a cluster of like
+    /// machines.
+    pub by_rank: Vec<Coefficients>,
     /// Of the joules.
     pub quality: Quality,
     /// Coefficients that should not be trusted, in words.
@@ -112,14 +114,30 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// Those of a profile. A step whose rows are there takes `step_s` and costs `step_j`; `ranks` share the idle power.
+    /// Those of a profile, the same for all ranks. A step whose rows are there takes `step_s` and costs `step_j`; `ranks`
+    /// share the idle power.
     pub fn of_profile(profile: &Profile, parts: PartId, ranks: u32, step_s: f64, step_j: f64) -> Self {
         Self {
-            coefficients: profile.coefficients(parts, ranks, step_s, step_j),
+            by_rank: vec![profile.coefficients(parts, ranks, step_s, step_j); ranks as usize],
             quality: profile.quality,
             doubts: profile.doubts(),
             fingerprint: Some(profile.fingerprint.clone()),
         }
+    }
+
+    /// The coefficients of each of `ranks`, in their order.
+    fn of_ranks(&self, ranks: &[RankTraces]) -> Result<Vec<&Coefficients>, ChoiceError> {
+        let of_rank = |traces: &RankTraces| {
+            let priced = self.by_rank.len();
+            let found = self.by_rank.get(usize::from(traces.rank));
+            let coefficients = found.ok_or(ChoiceError::Unpriced {
+                rank: traces.rank,
+                priced,
+            })?;
+            coefficients.check()?;
+            Ok(coefficients)
+        };
+        ranks.iter().map(of_rank).collect()
     }
 }
 
@@ -198,6 +216,8 @@ pub enum ChoiceError {
     RankTwice { rank: Rank },
     #[error("rank {rank} has no part: the partition book has {parts} parts")]
     UnknownRank { rank: Rank, parts: PartId },
+    #[error("rank {rank} has no coefficients: there are those of {priced} ranks; probe from every rank")]
+    Unpriced { rank: Rank, priced: usize },
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
     #[error("rank {rank}, policy {policy}: there is no fill")]
@@ -249,7 +269,7 @@ pub fn choose(
     mode: Mode,
 ) -> Result<Choice, ChoiceError> {
     check(workload, candidates)?;
-    prices.coefficients.check()?;
+    let coefficients = prices.of_ranks(&workload.ranks)?;
     let extent = plans::Extent::measure(workload)?;
     let calibration = calibration.filter(|calibration| calibration.is_used);
     let context = ranked::Context {
@@ -262,7 +282,7 @@ pub fn choose(
     let mut predictions = Vec::new();
     for method in &candidates.methods {
         for budget in &candidates.budgets {
-            let priced = plans::price_windows(workload, method, *budget, &candidates.windows, &extent, prices)?;
+            let priced = plans::price_windows(workload, method, *budget, &candidates.windows, &extent, &coefficients)?;
             predictions.extend(ranked::rank(method, *budget, priced, &context)?);
         }
     }
@@ -274,7 +294,7 @@ pub fn choose(
         .methods
         .iter()
         .any(|method| method.delivery == Delivery::Stream);
-    if has_streams && prices.coefficients.delivery.is_none() {
+    if has_streams && coefficients.iter().any(|rank| rank.delivery.is_none()) {
         doubts.push("a delivery of a stream was not measured, and counts its rows alone".to_owned());
     }
     let mut choice = Choice {

@@ -8,8 +8,11 @@ use std::sync::Arc;
 use greengnn_model::plan::{Request, WindowPlan};
 use greengnn_model::policy::{Budget, FillInput, PlanInput, Policy, policy_for};
 
-use super::{ChoiceError, Method, Prices, RankTraces, Workload};
-use crate::simulator::{Delivery, Mode, OwnerTraffic, SimulatedCost, TrafficCounter, WindowTraffic, simulate};
+use super::{ChoiceError, Method, RankTraces, Workload};
+use crate::simulator::{
+    Coefficients, Delivery, Mode, OwnerTraffic, RankTraffic, SimulatedCost, TrafficCounter, WindowTraffic,
+    simulate_in_step,
+};
 
 /// How much there is to plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +68,7 @@ pub(super) fn price_windows(
     budget: Budget,
     windows: &[u32],
     extent: &Extent,
-    prices: &Prices,
+    coefficients: &[&Coefficients],
 ) -> Result<Vec<Priced>, ChoiceError> {
     let policy = policy_for(&method.policy, method.delivery)?;
     let is_cold = !policy.needs_next_epoch() && !policy.keeps_across_epochs();
@@ -79,7 +82,7 @@ pub(super) fn price_windows(
         method,
         policy: &*policy,
         budget,
-        prices,
+        coefficients,
     };
     let mut known: BTreeMap<u32, Priced> = BTreeMap::new();
     windows
@@ -104,7 +107,8 @@ struct Planning<'a> {
     method: &'a Method,
     policy: &'a dyn Policy,
     budget: Budget,
-    prices: &'a Prices,
+    /// Of the ranks of the workload, in their order.
+    coefficients: &'a [&'a Coefficients],
 }
 
 impl Planning<'_> {
@@ -118,25 +122,46 @@ impl Planning<'_> {
             schedule: 0,
         };
         let mut schedule = DefaultHasher::new();
+        // By epoch, with the fill in front, and rank.
+        let mut moved: Vec<Vec<Vec<WindowTraffic>>> = Vec::new();
         for traces in &self.workload.ranks {
-            self.price_rank(traces, window, &mut priced, &mut schedule)?;
+            let of_rank = self.traffic_of_rank(traces, window, &mut priced.budget_rows, &mut schedule)?;
+            moved.resize_with(of_rank.len(), Vec::new);
+            for (epoch, traffic) in moved.iter_mut().zip(of_rank) {
+                epoch.push(traffic);
+            }
         }
         priced.schedule = schedule.finish();
+        for (epoch, moved) in moved.iter().enumerate() {
+            let ranks: Vec<RankTraffic> = moved
+                .iter()
+                .zip(self.coefficients)
+                .map(|(windows, coefficients)| RankTraffic { windows, coefficients })
+                .collect();
+            let total = |mode| Ok::<SimulatedCost, ChoiceError>(simulate_in_step(&ranks, mode)?.into_iter().sum());
+            match epoch {
+                0 => priced.setup = total(Mode::Plan)?,
+                _ => {
+                    priced.paper += total(Mode::Paper)?;
+                    priced.plan += total(Mode::Plan)?;
+                }
+            }
+        }
         Ok(priced)
     }
 
-    fn price_rank(
+    /// What a rank fills and then moves, epoch by epoch.
+    fn traffic_of_rank(
         &self,
         traces: &RankTraces,
         window: u32,
-        priced: &mut Priced,
+        most_rows: &mut u32,
         schedule: &mut DefaultHasher,
-    ) -> Result<(), ChoiceError> {
+    ) -> Result<Vec<Vec<WindowTraffic>>, ChoiceError> {
         let (book, rank) = (&self.workload.book, traces.rank);
-        let coefficients = &self.prices.coefficients;
         let asked = self.budget.rows(self.workload.row_bytes, book.remote_nodes(rank));
         let budget_rows = self.policy.budget_rows(book, rank, asked);
-        priced.budget_rows = priced.budget_rows.max(budget_rows);
+        *most_rows = budget_rows.max(*most_rows);
         let fill = self.policy.fill_scored(FillInput {
             book,
             rank,
@@ -151,7 +176,7 @@ impl Planning<'_> {
         })?;
         rank.hash(schedule);
         fill.requests.iter().for_each(|request| hash_request(request, schedule));
-        priced.setup += simulate(&[traffic_of_fill(&fill.requests)], coefficients, Mode::Plan)?;
+        let mut moved = vec![vec![traffic_of_fill(&fill.requests)]];
         let mut state = fill.state;
         for (epoch, trace) in traces.epochs.iter().enumerate() {
             let failed = |source| ChoiceError::Plan {
@@ -180,11 +205,9 @@ impl Planning<'_> {
                 counter.add(&plan);
             }
             state = planner.into_state();
-            let traffic = counter.finish();
-            priced.paper += simulate(&traffic, coefficients, Mode::Paper)?;
-            priced.plan += simulate(&traffic, coefficients, Mode::Plan)?;
+            moved.push(counter.finish());
         }
-        Ok(())
+        Ok(moved)
     }
 }
 
@@ -201,7 +224,7 @@ fn traffic_of_fill(requests: &[Request]) -> WindowTraffic {
             owners: requests.iter().map(traffic).collect(),
             ..Delivery::default()
         }],
-        misses: Vec::new(),
+        ..WindowTraffic::default()
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greengnn_model::book::PartId;
 use greengnn_model::plan::{self, Place, Request, WindowPlan};
+use greengnn_model::rng::Purpose;
 
 /// What is asked of one owner at one time, and comes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub struct WindowTraffic {
     pub deliveries: Vec<Delivery>,
     /// Per step what it asks for that the cache does not hold, without an owner where that is nothing.
     pub misses: Vec<Delivery>,
+    /// Whether its steps evaluate: ranks take these apart, and those of training together.
+    pub evaluates: bool,
 }
 
 impl WindowTraffic {
@@ -84,6 +87,8 @@ pub struct TrafficCounter {
     window_of_step: BTreeMap<u32, (usize, usize)>,
     /// Per window its steps.
     steps: Vec<usize>,
+    /// Per window whether they evaluate.
+    evaluates: Vec<bool>,
 }
 
 impl TrafficCounter {
@@ -99,6 +104,8 @@ impl TrafficCounter {
     pub fn add(&mut self, plan: &WindowPlan) {
         let window = self.steps.len();
         self.steps.push(plan.batches.len());
+        self.evaluates
+            .push(matches!(plan.purpose, Purpose::Valid | Purpose::Test));
         for (index, batch) in plan.batches.iter().enumerate() {
             self.window_of_step.insert(batch.step, (window, index));
         }
@@ -148,14 +155,15 @@ impl TrafficCounter {
             }
         }
         let delivery = |((issue_gap, needed_by_step), sum): ((u32, u32), Sum)| sum.finish(issue_gap, needed_by_step);
-        let windows = deliveries.into_iter().zip(misses).zip(first_steps);
+        let windows = deliveries.into_iter().zip(misses).zip(first_steps).zip(self.evaluates);
         windows
-            .map(|((deliveries, misses), first_step)| WindowTraffic {
+            .map(|(((deliveries, misses), first_step), evaluates)| WindowTraffic {
                 deliveries: deliveries.into_iter().map(delivery).collect(),
                 misses: (first_step..)
                     .zip(misses)
                     .map(|(step, sum)| sum.finish(step, step))
                     .collect(),
+                evaluates,
             })
             .collect()
     }
