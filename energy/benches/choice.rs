@@ -140,6 +140,7 @@ fn choice(c: &mut Criterion<CpuTime>) {
             .map(|(rank, file)| RankTraces {
                 rank,
                 epochs: vec![read_trace(file)],
+                held: None,
             })
             .collect(),
         row_bytes: 2408,

@@ -42,6 +42,7 @@ fn workload(bits: &Bits) -> Workload {
     let ranks = (0..).zip(bits).map(|(rank, epochs)| RankTraces {
         rank,
         epochs: epochs.iter().map(|steps| trace(rank, steps)).collect(),
+        held: None,
     });
     Workload {
         ranks: ranks.collect(),

@@ -121,6 +121,7 @@ impl Graph {
         let ranks = (0..PARTS).map(|rank| RankTraces {
             rank,
             epochs: (0..EPOCHS).map(|epoch| trace(rank, epoch)).collect(),
+            held: None,
         });
         Workload {
             ranks: ranks.collect(),
