@@ -11,6 +11,8 @@
 //! Memory has no price. So a greater budget is never worse in joules alone, and which budgets may be chosen is up to who
 //! asks; of budgets that cost the same the smaller one is picked.
 //!
+//! A run may choose again before every epoch, with what the epochs before have shown ([`Adaptation`]).
+//!
 //! Ranks train in step, so they are priced together; each has coefficients of its own, by owner, and a step time of its own.
 
 use std::collections::BTreeSet;
@@ -29,10 +31,15 @@ use crate::profile::Profile;
 use crate::quality::Quality;
 use crate::simulator::{Coefficients, Mode, SimulatedCost, SimulationError};
 
+mod adapt;
 mod plans;
 mod ranked;
 #[cfg(test)]
 mod tests;
+mod weights;
+
+pub use adapt::{AdaptError, Adaptation, FACTORS, MARGIN, ObservedEpoch, RankEpoch, next_window};
+pub use weights::owner_weights;
 
 pub use plans::{Extent, Moved, RankMoves, rank_moves};
 

@@ -20,6 +20,7 @@ pub use cost::{
     simulate_in_step,
 };
 pub use evaluation::{Configuration, Evaluation, Measured, Outcome, Score, evaluate};
+pub(crate) use in_step::waits_in_step;
 pub use ranking::{RankError, TieGroup, kendall_tau_b, rank_windows};
 pub use traffic::{Delivery, LaterTraffic, OwnerTraffic, TrafficCounter, WindowTraffic, traffic_of_plan};
 

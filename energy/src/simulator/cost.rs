@@ -91,6 +91,24 @@ impl Coefficients {
         finite("step_j", self.step_j)
     }
 
+    /// The same where all fetches take `factor` times as long.
+    pub fn with_slower_fetches(&self, factor: f64) -> Self {
+        let slower = |cost: &FetchCost| FetchCost {
+            request_s: cost.request_s * factor,
+            row_s: cost.row_s * factor,
+            ..*cost
+        };
+        Self {
+            owners: self.owners.iter().map(slower).collect(),
+            delivery: self.delivery.map(|delivery| DeliveryCost {
+                delivery_s: delivery.delivery_s * factor,
+                ..delivery
+            }),
+            bytes_per_s: self.bytes_per_s / factor,
+            ..self.clone()
+        }
+    }
+
     pub(super) fn of_owner(&self, owner: PartId) -> Result<&FetchCost, SimulationError> {
         self.owners
             .get(usize::from(owner))

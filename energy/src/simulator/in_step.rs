@@ -23,7 +23,7 @@ enum Kind {
 
 /// Seconds by what was waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Waits {
+pub(crate) struct Waits {
     pub rebuild_s: f64,
     pub miss_s: f64,
 }
@@ -43,11 +43,12 @@ impl Waits {
 
 /// What one rank does besides training.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct RankWaits {
+pub(crate) struct RankWaits {
     /// For rows, its own or those of others.
     pub waits: Waits,
-    /// Of these, for its own rows.
+    /// For its own rows, and of that what it waited in training.
     pub own_s: f64,
+    pub own_training_s: f64,
     /// For ranks that train more slowly, or have more steps. No plan changes it.
     pub slower_s: f64,
 }
@@ -238,7 +239,7 @@ impl<'a> Rank<'a> {
 
 /// The waits of every rank, given what each one's plan of one epoch moves. A rank that has fewer steps than others takes no
 /// part in the last ones.
-pub(super) fn waits_in_step(ranks: &[RankTraffic<'_>]) -> Result<Vec<RankWaits>, SimulationError> {
+pub(crate) fn waits_in_step(ranks: &[RankTraffic<'_>]) -> Result<Vec<RankWaits>, SimulationError> {
     let mut ranks: Vec<Rank> = ranks.iter().map(Rank::new).collect();
     let steps = ranks.iter().map(|rank| rank.evaluates.len()).max().unwrap_or(0);
     for step in 0..steps {
@@ -269,7 +270,9 @@ fn train(ranks: &mut [Rank<'_>], step: usize) -> Result<(), SimulationError> {
     let mut longest_s: f64 = 0.0;
     for rank in ranks.iter_mut().filter(|rank| step < rank.evaluates.len()) {
         rank.assemble(step)?;
-        rank.result.own_s += (rank.assembled.seconds - rank.now).max(0.0);
+        let own_s = (rank.assembled.seconds - rank.now).max(0.0);
+        rank.result.own_s += own_s;
+        rank.result.own_training_s += own_s;
         last.later(rank.assembled);
         longest_s = longest_s.max(rank.coefficients.step_s);
     }
