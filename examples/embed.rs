@@ -48,7 +48,7 @@ async fn main() -> Result<(), Error> {
     let leader = tokio::spawn(supervisor::run(
         SupervisorOptions {
             config,
-            work: Work::Train,
+            work: Work::default(),
             parts: parts.clone(),
             listen: "127.0.0.1:0".to_owned(),
             cookie: cookie.clone(),

@@ -9,6 +9,8 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
+
 use crate::config::TrainConfig;
 use crate::control::{COOKIE_SECRET_VARIABLE, ControlError, random_cookie};
 use crate::lifetime::{self, END_WITHIN, ENDED_BY_ANOTHER};
@@ -62,8 +64,8 @@ pub enum LaunchError {
     Unresponsive { what: String, status: ExitStatus },
     #[error("the supervisor's summary cannot be read: {0}")]
     Summary(#[from] SummaryError),
-    #[error("the supervisor's profile cannot be read: {0}")]
-    Profile(#[source] serde_json::Error),
+    #[error("what the supervisor has found out cannot be read: {0}")]
+    Output(#[source] serde_json::Error),
     #[error(transparent)]
     Other(#[from] OtherOutcome),
     #[error("the run was interrupted")]
@@ -134,13 +136,16 @@ pub fn run(local: &LocalRun) -> Result<Outcome, LaunchError> {
     family.wait()?;
     match lines.recv_timeout(SETTLE_WITHIN) {
         Ok(Output::Rest(text)) => match local.work {
-            Work::Train => Ok(Outcome::Trained(Box::new(RunSummary::from_json(&text)?))),
-            Work::Probe(_) => Ok(Outcome::Probed(
-                serde_json::from_str(&text).map_err(LaunchError::Profile)?,
-            )),
+            Work::Train(_) => Ok(Outcome::Trained(Box::new(RunSummary::from_json(&text)?))),
+            Work::Probe(_) => Ok(Outcome::Probed(read(&text)?)),
+            Work::Tune(_) => Ok(Outcome::Chosen(read(&text)?)),
         },
         _ => Err(LaunchError::Reported { cause: None }),
     }
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, LaunchError> {
+    serde_json::from_str(text).map_err(LaunchError::Output)
 }
 
 /// A run that trains.

@@ -33,6 +33,7 @@ use crate::supervisor::{DEAD_AFTER, incarnation, manifest_sha256};
 use crate::trainer::EpochOutcome;
 use crate::transport::{Hosted, MachineId};
 use crate::wiring::{self, Wiring, WiringError};
+use crate::work::Chosen;
 
 mod reporting;
 
@@ -190,6 +191,8 @@ pub enum MachineEvent {
     },
     /// A probe has come to its end, as rank 0 saw it.
     Probed(Box<Profile>),
+    /// The ranks have chosen, as rank 0 knows.
+    Chosen(Box<Chosen>),
     /// Look whether the supervisor still pings.
     Check,
     Cancelled,
@@ -392,6 +395,7 @@ impl MachineState {
             MachineEvent::EpochDone { rank, outcome } => self.on_epoch_done(rank, *outcome)?,
             MachineEvent::Trained { rank, parameters } => self.on_trained(rank, &parameters)?,
             MachineEvent::Probed(profile) => self.tell(SupervisorMessage::Probed(Rmp(*profile)))?,
+            MachineEvent::Chosen(chosen) => self.tell(SupervisorMessage::Chosen(Rmp(*chosen)))?,
             MachineEvent::Check => {
                 self.check_supervisor()?;
                 check_soon(myself.clone());

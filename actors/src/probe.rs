@@ -3,7 +3,7 @@
 //! Two barriers frame a slot. Meters are read outside of them, so that what all machines do between two readings of a slot
 //! is the same whether somebody asks or nobody does, but for the asking. One rank of each machine reads the meter.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,7 @@ const FIRST_REST: Duration = Duration::from_millis(200);
 /// The steps of the moments before and after the slots.
 const QUALITY: u32 = u32::MAX;
 const READINGS: u32 = u32::MAX - 1;
+const HARDWARE: u32 = u32::MAX - 2;
 
 /// Why a probe could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +105,7 @@ impl Prober {
     ///
     /// # Errors
     /// A plan that these owners cannot follow, a rank or owner that does not answer, or readings without a line.
-    pub async fn run(self) -> Result<(Profile, Traffic), ProbeError> {
+    pub async fn run(&self) -> Result<(Profile, Traffic), ProbeError> {
         let owner_rows: Vec<u32> = (0..self.book.parts()).map(|part| self.book.part_nodes(part)).collect();
         let slots = self.plan.slots(&owner_rows)?;
         let slot_s = self.slot_seconds().await?;
@@ -148,6 +149,27 @@ impl Prober {
         };
         let all: Vec<Seen> = self.gather(READINGS, &seen).await?;
         Ok((self.profile(slots, all)?, traffic))
+    }
+
+    /// The hardware that takes part, of all computers.
+    ///
+    /// # Errors
+    /// A rank that does not answer.
+    pub async fn hardware(&self) -> Result<Fingerprint, ProbeError> {
+        let own = match self.meter {
+            Some(_) => {
+                let host = greengnn_energy::process::boot_id();
+                Some((
+                    host,
+                    tokio::task::spawn_blocking(|| Fingerprint::of_this_computer(gpu_names())).await?,
+                ))
+            }
+            None => None,
+        };
+        let mut computers: BTreeMap<String, Fingerprint> = BTreeMap::new();
+        let all: Vec<Option<(String, Fingerprint)>> = self.gather(HARDWARE, &own).await?;
+        computers.extend(all.into_iter().flatten());
+        Ok(Fingerprint::combine(computers.into_values()))
     }
 
     fn profile(&self, slots: Vec<Slot>, all: Vec<Seen>) -> Result<Profile, ProbeError> {

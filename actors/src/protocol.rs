@@ -21,7 +21,7 @@ use crate::report::summary::Planned;
 use crate::rmp::Rmp;
 use crate::shard::Served as ServedCounts;
 use crate::transport::MachineId;
-use crate::work::Work;
+use crate::work::{Chosen, Work};
 
 /// Version of the messages in this file. Machines of another version are refused when they join.
 pub const PROTOCOL_VERSION: u32 = 2;
@@ -46,6 +46,8 @@ pub enum SupervisorMessage {
     Finished(Rmp<FinishedReport>),
     /// What a probe measured, from the machine that hosts rank 0.
     Probed(Rmp<Profile>),
+    /// What the ranks have chosen, from the machine that hosts rank 0.
+    Chosen(Rmp<Chosen>),
     /// A machine cannot go on.
     Failed(Rmp<Failure>),
 }
@@ -191,6 +193,8 @@ pub struct RankReport {
     pub presample_cpu_s: f64,
     pub plan_cpu_s: f64,
     pub trace_bytes: u64,
+    /// How rows were asked for.
+    pub asking: crate::planner::Asking,
 }
 
 /// A piece of the parameters as a safetensors file.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use greengnn_energy::choice::Choice;
 use greengnn_energy::domain::DomainKey;
 use greengnn_energy::profile::Profile;
 use greengnn_energy::timeline::TimelinePoint;
@@ -91,7 +92,7 @@ impl RunOutput {
         }
         self.bound = Some(BoundMeter::new(machines));
         self.note(match begins {
-            Work::Train => "sampling the first epoch",
+            Work::Train(_) | Work::Tune(_) => "sampling the first epoch",
             Work::Probe(_) => "probing",
         });
     }
@@ -99,6 +100,15 @@ impl RunOutput {
     /// Training starts: the set-up of every machine is done.
     pub fn set_up(&mut self) {
         self.progress.epoch_started();
+    }
+
+    /// Keeps a choice; the first of a run is that of its cold cache, the last one stays.
+    pub fn choice(&mut self, choice: &Choice) -> Result<(), RunOutputError> {
+        self.note(&format!("chosen: {}", choice.why));
+        match &self.folder {
+            Some(folder) => Ok(folder.write_choice(choice)?),
+            None => Ok(()),
+        }
     }
 
     /// Keeps what a probe measured.

@@ -24,7 +24,7 @@ use crate::report::records::StepRecord;
 use crate::report::summary::{RunSummary, SUMMARY_VERSION};
 use crate::run_output::{RunOutput, RunOutputError};
 use crate::wiring::PATIENCE;
-use crate::work::{Outcome, Work};
+use crate::work::{Chosen, Outcome, Work};
 
 mod heartbeat;
 mod joining;
@@ -155,6 +155,7 @@ pub enum ClusterEvent {
     Weights(WeightsChunk),
     Finished(Box<FinishedReport>),
     Probed(Box<Profile>),
+    Chosen(Box<Chosen>),
     Failed(Failure),
     /// Reported failures have had their time to be explained by a loss.
     Settled,
@@ -335,6 +336,7 @@ impl ClusterState {
             ClusterEvent::Weights(chunk) => self.on_weights(chunk),
             ClusterEvent::Finished(report) => self.on_finished(myself, *report),
             ClusterEvent::Probed(profile) => self.on_probed(myself, *profile),
+            ClusterEvent::Chosen(chosen) => self.on_chosen(myself, *chosen),
             ClusterEvent::Failed(failure) => {
                 // A machine that lost a peer often says so before the supervisor has seen the peer's session close. The
                 // loss is the better reason, so it gets a moment to show.
@@ -414,6 +416,14 @@ impl ClusterState {
         Ok(())
     }
 
+    fn on_chosen(&mut self, myself: &ActorRef<ClusterEvent>, chosen: Chosen) -> Result<(), RunError> {
+        self.output.choice(&chosen.choice)?;
+        if matches!(self.options.work, Work::Tune(_)) {
+            self.end(myself, Ok(Outcome::Chosen(Box::new(chosen))));
+        }
+        Ok(())
+    }
+
     fn summary(&self) -> Result<RunSummary, RunError> {
         let (setup, epochs, evaluation) = self.recorder.totals();
         let config = &self.options.config;
@@ -423,11 +433,12 @@ impl ClusterState {
             version: SUMMARY_VERSION,
             communication: config.communication,
             policy: config.policy.clone(),
-            delivery: config.delivery(&self.manifest).unwrap_or_default(),
+            delivery: epochs.first().map(|epoch| epoch.delivery).unwrap_or_default(),
             window: match config.communication {
-                Communication::Pull => config.window,
+                Communication::Pull => epochs.first().map_or(0, |epoch| epoch.window),
                 Communication::PushPull => 0,
             },
+            is_window_chosen: config.window.is_auto(),
             row_type: config.row_type,
             budget_rows: self.recorder.budget_rows(),
             device_budget_rows: self.recorder.device_budget_rows(),

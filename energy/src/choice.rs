@@ -36,12 +36,14 @@ mod plans;
 mod ranked;
 #[cfg(test)]
 mod tests;
+mod tuned;
 mod weights;
 
 pub use adapt::{AdaptError, Adaptation, FACTORS, MARGIN, ObservedEpoch, RankEpoch, next_window};
 pub use weights::owner_weights;
 
 pub use plans::{Extent, Moved, RankMoves, rank_moves};
+pub use tuned::Tuned;
 
 /// The layout of a file with a choice.
 const FORMAT_VERSION: u32 = 1;
@@ -67,7 +69,7 @@ impl Method {
 }
 
 /// What there is to choose from: every combination.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidates {
     pub methods: Vec<Method>,
     pub budgets: Vec<Budget>,
@@ -88,7 +90,9 @@ impl Candidates {
         }
     }
 
-    fn check(&self) -> Result<(), ChoiceError> {
+    /// # Errors
+    /// Nothing to choose from, or something twice.
+    pub fn check(&self) -> Result<(), ChoiceError> {
         once("policy", &self.methods, |method| {
             format!("{} ({})", method.policy, method.delivery.name())
         })?;
@@ -105,6 +109,8 @@ pub struct RankTraces {
     /// What the rank holds before the first of these epochs; none for the first epoch of a run, before which a policy
     /// fills its cache.
     pub held: Option<CacheState>,
+    /// How its policies are made.
+    pub tuned: Tuned,
 }
 
 /// What is to be run.

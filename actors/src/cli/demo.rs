@@ -95,7 +95,7 @@ pub fn run(args: DemoArgs) -> CliResult {
         };
         let out = free_folder(&args.dir, &label.replace(' ', "-").replace('%', ""));
         let summary = launcher::train(LocalRun {
-            work: Work::Train,
+            work: Work::default(),
             config: flags.resolve()?,
             parts: parts.clone(),
             machines: u32::from(args.machines),

@@ -71,11 +71,11 @@ pub fn run(args: SupervisorArgs) -> CliResult {
     let work = match &args.work {
         Some(text) => serde_json::from_str(text)?,
         None if args.probe => Work::Probe(args.probe_flags.plan()?),
-        None => Work::Train,
+        None => Work::default(),
     };
     // A launcher that wants no folder has said so by naming none.
     let out = match (&work, &args.work) {
-        (Work::Probe(_), Some(_)) => args.output.out.clone(),
+        (Work::Probe(_) | Work::Tune(_), Some(_)) => args.output.out.clone(),
         _ => Some(args.output.folder()),
     };
     let options = SupervisorOptions {
@@ -114,6 +114,7 @@ pub fn run(args: SupervisorArgs) -> CliResult {
         Err(RunError::Interrupted) if launched => Err(Box::new(AlreadyReported)),
         outcome => match outcome? {
             Outcome::Trained(summary) => show(&summary, args.output.json, &out.unwrap_or_default()),
+            Outcome::Chosen(chosen) => Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&chosen)?)?),
             Outcome::Probed(profile) => super::probe::show(&profile, args.output.json, out.as_deref()),
         },
     }

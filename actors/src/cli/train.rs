@@ -72,7 +72,7 @@ pub fn run(args: TrainArgs) -> CliResult {
     let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));
     let out = args.output.folder();
     let mut summary = launcher::train(LocalRun {
-        work: Work::Train,
+        work: Work::default(),
         config: config.clone(),
         machines,
         out: Some(out.clone()),

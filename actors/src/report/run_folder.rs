@@ -6,6 +6,7 @@
 //! | `metrics.jsonl` | one line per step and rank and one per epoch, appended while the run lasts |
 //! | `energy.jsonl` | power of every domain over time, one line per reading, appended while the run lasts |
 //! | `profile.json` | what requests and rows cost, of a run that probed the cluster |
+//! | `choice.json` | the candidates for the window and what was expected of them, of a run that chose |
 //! | `model.safetensors` | the trained parameters |
 //! | `summary.json` | the result |
 //! | `report.html` | the result as a page |
@@ -17,6 +18,7 @@ use std::io::{self, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use greengnn_energy::choice::Choice;
 use greengnn_energy::profile::Profile;
 use serde::Serialize;
 
@@ -26,6 +28,7 @@ use super::summary::RunSummary;
 const CONFIG: &str = "config.toml";
 const METRICS: &str = "metrics.jsonl";
 const ENERGY: &str = "energy.jsonl";
+const CHOICE: &str = "choice.json";
 const PROFILE: &str = "profile.json";
 const MODEL: &str = "model.safetensors";
 const SUMMARY: &str = "summary.json";
@@ -115,6 +118,12 @@ impl RunFolder {
         points
             .collect::<Result<_, _>>()
             .map_err(|error| io_error("reading", &path)(error.into()))
+    }
+
+    /// Writes what a run has chosen, and from what.
+    pub fn write_choice(&self, choice: &Choice) -> Result<(), RunFolderError> {
+        let text = serde_json::to_vec_pretty(choice).map_err(encode_error(CHOICE))?;
+        self.write(CHOICE, &text)
     }
 
     /// Writes what a probe measured.

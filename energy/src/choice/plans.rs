@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::plan::{Request, WindowPlan};
-use greengnn_model::policy::{Budget, FillInput, PlanInput, Policy, policy_for};
+use greengnn_model::policy::{Budget, FillInput, PlanInput, Policy};
 use serde::{Deserialize, Serialize};
 
 use super::{Candidates, ChoiceError, Method, RankTraces};
@@ -105,7 +105,7 @@ pub fn rank_moves(
     let mut plans = Vec::new();
     let mut by_candidate = Vec::new();
     for method in &candidates.methods {
-        let policy = policy_for(&method.policy, method.delivery)?;
+        let policy = traces.tuned.policy(method)?;
         let is_cold = !policy.needs_next_epoch() && !policy.keeps_across_epochs();
         let planned_window = |window: u32| match () {
             () if !policy.uses_window() => candidates.windows.first().copied().unwrap_or(1),

@@ -43,6 +43,7 @@ fn workload(bits: &Bits) -> Workload {
         rank,
         epochs: epochs.iter().map(|steps| trace(rank, steps)).collect(),
         held: None,
+        tuned: Tuned::default(),
     });
     Workload {
         ranks: ranks.collect(),
