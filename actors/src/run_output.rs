@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use greengnn_energy::choice::Choice;
 use greengnn_energy::domain::DomainKey;
+use greengnn_energy::profile::Profile;
 use greengnn_energy::timeline::TimelinePoint;
 
 use greengnn_model::store::PartsManifest;
@@ -20,6 +22,7 @@ use crate::report::summary::RunSummary;
 use crate::supervisor::SupervisorOptions;
 use crate::telemetry;
 use crate::wiring::step_counts;
+use crate::work::Work;
 
 /// Power readings that the report's plot is drawn from; the run folder has all of them.
 const REPORT_POINTS: usize = 200_000;
@@ -81,7 +84,7 @@ impl RunOutput {
     }
 
     /// All machines are ready.
-    pub fn begin(&mut self, placement: &[MachineInfo], idle_for: Duration) {
+    pub fn begin(&mut self, placement: &[MachineInfo], work: &Work, idle_for: Duration) {
         let mut machines = vec![String::new(); self.ranks];
         for machine in placement {
             for rank in &machine.ranks {
@@ -93,12 +96,32 @@ impl RunOutput {
             let seconds = idle_for.as_secs_f64();
             self.note(&format!("measuring the idle power of the machines for {seconds} s"));
         }
-        self.note("sampling the first epoch");
+        self.note(match work {
+            Work::Train(_) | Work::Tune(_) => "sampling the first epoch",
+            Work::Probe(_) => "probing",
+        });
     }
 
     /// Training starts: the set-up of every machine is done.
     pub fn set_up(&mut self) {
         self.progress.epoch_started();
+    }
+
+    /// Keeps a choice; the first of a run is that of its cold cache, the last one stays.
+    pub fn choice(&mut self, choice: &Choice) -> Result<(), RunOutputError> {
+        self.note(&format!("chosen: {}", choice.why));
+        match &self.folder {
+            Some(folder) => Ok(folder.write_choice(choice)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps what a probe measured.
+    pub fn profile(&mut self, profile: &Profile) -> Result<(), RunOutputError> {
+        match &self.folder {
+            Some(folder) => Ok(folder.write_profile(profile)?),
+            None => Ok(()),
+        }
     }
 
     pub fn steps(&mut self, steps: &[StepRecord]) -> Result<(), RunOutputError> {
