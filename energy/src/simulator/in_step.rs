@@ -321,3 +321,6 @@ fn meet(ranks: &mut [Rank<'_>]) {
         rank.apart_steps_s = 0.0;
     }
 }
+
+#[cfg(test)]
+mod tests;
