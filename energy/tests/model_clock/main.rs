@@ -68,41 +68,41 @@ const CLUSTERS: [Cluster; 3] = [
     },
 ];
 
-/// Clusters that were written down before the simulator had met them: slow owners on fast links, steps that hide little, and
+/// Clusters that were written down once the simulator was as it is: slow owners on fast links, steps that hide little, and
 /// one machine that is slower than the others.
 const HELD_OUT_CLUSTERS: [Cluster; 3] = [
     Cluster {
         name: "owners",
-        request_j: 0.02,
-        row_j: 5e-5,
-        request_s: 5e-4,
-        row_s: 5e-6,
+        request_j: 0.03,
+        row_j: 8e-5,
+        request_s: 4e-4,
+        row_s: 8e-6,
         bytes_per_s: 1.2e9,
-        idle_w: 60.0,
-        step_s: 0.02,
+        idle_w: 50.0,
+        step_s: 0.015,
         last_machine: 1.0,
     },
     Cluster {
         name: "short steps",
-        request_j: 0.05,
-        row_j: 3e-5,
-        request_s: 3e-3,
+        request_j: 0.04,
+        row_j: 2e-5,
+        request_s: 2e-3,
         row_s: 1e-6,
-        bytes_per_s: 2.5e8,
-        idle_w: 80.0,
-        step_s: 0.004,
+        bytes_per_s: 2e8,
+        idle_w: 100.0,
+        step_s: 0.003,
         last_machine: 1.0,
     },
     Cluster {
         name: "mixed",
-        request_j: 0.05,
-        row_j: 1e-4,
-        request_s: 1e-3,
-        row_s: 2e-6,
-        bytes_per_s: 1.2e8,
-        idle_w: 30.0,
-        step_s: 0.01,
-        last_machine: 3.0,
+        request_j: 0.06,
+        row_j: 6e-5,
+        request_s: 1.5e-3,
+        row_s: 1.5e-6,
+        bytes_per_s: 1.5e8,
+        idle_w: 35.0,
+        step_s: 0.012,
+        last_machine: 2.5,
     },
 ];
 
@@ -177,12 +177,12 @@ impl Study {
         };
         Self {
             subjects: vec![
-                subject("debian", Graph::debian(), [180, 700]),
-                subject("synth", Graph::synthetic(7), [100, 220]),
+                subject("debian", Graph::debian(), [210, 600]),
+                subject("synth", Graph::synthetic(11), [90, 260]),
             ],
-            seed: 42,
-            fanouts: vec![12, 8],
-            budgets: vec![percent(10), percent(40)],
+            seed: 1234,
+            fanouts: vec![15, 6],
+            budgets: vec![percent(8), percent(33)],
             clusters: HELD_OUT_CLUSTERS.to_vec(),
         }
     }
