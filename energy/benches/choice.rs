@@ -15,7 +15,7 @@ use std::time::Duration;
 use cpu_time::CpuTime;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use greengnn_energy::Quality;
-use greengnn_energy::choice::{Candidates, Method, Prices, RankTraces, Workload, choose};
+use greengnn_energy::choice::{Candidates, Method, Prices, RankTraces, Tuned, Workload, choose};
 use greengnn_energy::simulator::{Coefficients, FetchCost, Mode};
 use greengnn_model::batch::{Block, MiniBatch, OwnerRows, RemoteRows};
 use greengnn_model::book::{PartitionBook, Rank};
@@ -140,6 +140,8 @@ fn choice(c: &mut Criterion<CpuTime>) {
             .map(|(rank, file)| RankTraces {
                 rank,
                 epochs: vec![read_trace(file)],
+                held: None,
+                tuned: Tuned::default(),
             })
             .collect(),
         row_bytes: 2408,

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use greengnn_model::book::{PartId, PartitionBook, Rank};
-use greengnn_model::plan::Delivery;
+use greengnn_model::plan::{CacheState, Delivery};
 use greengnn_model::policy::{Budget, FillError, PlanError, RemoteTrace, TraceReadError, UnknownPolicy};
 use serde::{Deserialize, Serialize};
 
@@ -36,10 +36,14 @@ mod plans;
 mod ranked;
 #[cfg(test)]
 mod tests;
+mod tuned;
 mod weights;
 
 pub use adapt::{AdaptError, Adaptation, FACTORS, MARGIN, ObservedEpoch, RankEpoch, next_window};
 pub use weights::owner_weights;
+
+pub use plans::{Extent, Moved, RankMoves, rank_moves};
+pub use tuned::Tuned;
 
 /// The layout of a file with a choice.
 const FORMAT_VERSION: u32 = 1;
@@ -65,7 +69,7 @@ impl Method {
 }
 
 /// What there is to choose from: every combination.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidates {
     pub methods: Vec<Method>,
     pub budgets: Vec<Budget>,
@@ -85,6 +89,16 @@ impl Candidates {
             windows: WINDOWS.to_vec(),
         }
     }
+
+    /// # Errors
+    /// Nothing to choose from, or something twice.
+    pub fn check(&self) -> Result<(), ChoiceError> {
+        once("policy", &self.methods, |method| {
+            format!("{} ({})", method.policy, method.delivery.name())
+        })?;
+        once("budget", &self.budgets, |budget| format!("a budget of {budget}"))?;
+        once("window", &self.windows, |window| format!("window {window}"))
+    }
 }
 
 /// The traces of one rank, epoch after epoch from the first one on.
@@ -92,6 +106,11 @@ impl Candidates {
 pub struct RankTraces {
     pub rank: Rank,
     pub epochs: Vec<Arc<dyn RemoteTrace>>,
+    /// What the rank holds before the first of these epochs; none for the first epoch of a run, before which a policy
+    /// fills its cache.
+    pub held: Option<CacheState>,
+    /// How its policies are made.
+    pub tuned: Tuned,
 }
 
 /// What is to be run.
@@ -133,12 +152,12 @@ impl Prices {
     }
 
     /// The coefficients of each of `ranks`, in their order.
-    fn of_ranks(&self, ranks: &[RankTraces]) -> Result<Vec<&Coefficients>, ChoiceError> {
-        let of_rank = |traces: &RankTraces| {
+    fn of_ranks(&self, ranks: &[RankMoves]) -> Result<Vec<&Coefficients>, ChoiceError> {
+        let of_rank = |moves: &RankMoves| {
             let priced = self.by_rank.len();
-            let found = self.by_rank.get(usize::from(traces.rank));
+            let found = self.by_rank.get(usize::from(moves.rank));
             let coefficients = found.ok_or(ChoiceError::Unpriced {
-                rank: traces.rank,
+                rank: moves.rank,
                 priced,
             })?;
             coefficients.check()?;
@@ -225,6 +244,8 @@ pub enum ChoiceError {
     UnknownRank { rank: Rank, parts: PartId },
     #[error("rank {rank} has no coefficients: there are those of {priced} ranks; probe from every rank")]
     Unpriced { rank: Rank, priced: usize },
+    #[error("the ranks have planned other candidates than those that are to be priced")]
+    OtherCandidates,
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
     #[error("rank {rank}, policy {policy}: there is no fill")]
@@ -276,20 +297,49 @@ pub fn choose(
     mode: Mode,
 ) -> Result<Choice, ChoiceError> {
     check(workload, candidates)?;
-    let coefficients = prices.of_ranks(&workload.ranks)?;
-    let extent = plans::Extent::measure(workload)?;
+    let moves = |traces: &RankTraces| rank_moves(&workload.book, workload.row_bytes, traces, candidates);
+    let moves: Vec<RankMoves> = workload.ranks.iter().map(moves).collect::<Result<_, _>>()?;
+    choose_from(&moves, workload.run_epochs, candidates, prices, calibration, mode)
+}
+
+/// The choice of [`choose`] from what all ranks would move, by ascending rank. `run_epochs` are those of the whole run.
+///
+/// # Errors
+/// [`ChoiceError`], also where ranks have planned other candidates than these.
+pub fn choose_from(
+    moves: &[RankMoves],
+    run_epochs: u32,
+    candidates: &Candidates,
+    prices: &Prices,
+    calibration: Option<&Calibration>,
+    mode: Mode,
+) -> Result<Choice, ChoiceError> {
+    candidates.check()?;
+    let coefficients = prices.of_ranks(moves)?;
+    let extent = Extent::of_all(moves);
     let calibration = calibration.filter(|calibration| calibration.is_used);
     let context = ranked::Context {
         extent: &extent,
-        epochs: workload.ranks.first().map_or(0, |traces| traces.epochs.len() as u32),
-        run_epochs: workload.run_epochs,
+        epochs: moves
+            .iter()
+            .flat_map(|moves| moves.plans.first())
+            .map(|moved| moved.epochs.len() as u32)
+            .max()
+            .unwrap_or(0),
+        run_epochs,
         calibration,
         mode,
     };
     let mut predictions = Vec::new();
+    let mut candidate = 0..;
     for method in &candidates.methods {
         for budget in &candidates.budgets {
-            let priced = plans::price_windows(workload, method, *budget, &candidates.windows, &extent, &coefficients)?;
+            let mut priced = Vec::with_capacity(candidates.windows.len());
+            for (window, candidate) in candidates.windows.iter().zip(&mut candidate) {
+                let of_ranks: Option<Vec<&Moved>> = moves.iter().map(|moves| moves.of(candidate)).collect();
+                let of_ranks = of_ranks.ok_or(ChoiceError::OtherCandidates)?;
+                priced.push(plans::price(*window, &of_ranks, &coefficients)?);
+            }
             predictions.extend(ranked::rank(method, *budget, priced, &context)?);
         }
     }
@@ -310,7 +360,7 @@ pub fn choose(
         quality: prices.quality,
         doubts,
         fingerprint: prices.fingerprint.clone(),
-        ranks: workload.ranks.len() as u32,
+        ranks: moves.len() as u32,
         epochs: context.epochs,
         needed_rows: extent.needed_rows,
         is_calibrated: calibration.is_some(),
@@ -355,7 +405,7 @@ fn check(workload: &Workload, candidates: &Candidates) -> Result<(), ChoiceError
         return nothing("epoch");
     }
     let mut seen = BTreeSet::new();
-    for RankTraces { rank, epochs } in &workload.ranks {
+    for RankTraces { rank, epochs, .. } in &workload.ranks {
         if *rank >= workload.book.parts() {
             return Err(ChoiceError::UnknownRank {
                 rank: *rank,
@@ -373,11 +423,7 @@ fn check(workload: &Workload, candidates: &Candidates) -> Result<(), ChoiceError
             });
         }
     }
-    once("policy", &candidates.methods, |method| {
-        format!("{} ({})", method.policy, method.delivery.name())
-    })?;
-    once("budget", &candidates.budgets, |budget| format!("a budget of {budget}"))?;
-    once("window", &candidates.windows, |window| format!("window {window}"))
+    candidates.check()
 }
 
 /// Checks that there is at least one, and none twice.

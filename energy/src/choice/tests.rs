@@ -42,6 +42,8 @@ fn workload(bits: &Bits) -> Workload {
     let ranks = (0..).zip(bits).map(|(rank, epochs)| RankTraces {
         rank,
         epochs: epochs.iter().map(|steps| trace(rank, steps)).collect(),
+        held: None,
+        tuned: Tuned::default(),
     });
     Workload {
         ranks: ranks.collect(),

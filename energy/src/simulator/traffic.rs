@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use greengnn_model::book::PartId;
 use greengnn_model::plan::{self, Place, Request, WindowPlan};
 use greengnn_model::rng::Purpose;
+use serde::{Deserialize, Serialize};
 
 /// What is asked of one owner at one time, and comes together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerTraffic {
     pub owner: PartId,
     pub requests: u64,
@@ -17,7 +18,7 @@ pub struct OwnerTraffic {
 }
 
 /// Rows of a fetch that a later step is the first to need, and that its first step does not wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaterTraffic {
     pub owner: PartId,
     /// Steps that are trained from the first that needs rows of the fetch to the one that needs these.
@@ -26,7 +27,7 @@ pub struct LaterTraffic {
 }
 
 /// Rows that are asked for together. The paper's rebuild of a window is one delivery.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
     /// The owners, each once.
     pub owners: Vec<OwnerTraffic>,
@@ -40,7 +41,7 @@ pub struct Delivery {
 }
 
 /// What one window of one rank moves.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowTraffic {
     /// What travels into the cache ahead of its use.
     pub deliveries: Vec<Delivery>,
