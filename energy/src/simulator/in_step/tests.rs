@@ -269,6 +269,25 @@ proptest! {
         }
     }
 
+    /// Owners are only names, to all ranks alike.
+    #[test]
+    fn owners_may_change_their_names((ranks, mut coefficients) in drawn_cluster(), by in 0..3_u16) {
+        for (factor, owner) in [1.0, 2.0, 3.5].iter().zip(&mut coefficients.owners) {
+            (owner.request_s, owner.row_s) = (owner.request_s * factor, owner.row_s * factor);
+        }
+        let moved: Vec<Vec<WindowTraffic>> = ranks.iter().map(windows).collect();
+        let mut renamed = moved.clone();
+        for delivery in renamed.iter_mut().flatten().flat_map(|window| &mut window.deliveries) {
+            delivery.owners.iter_mut().for_each(|traffic| traffic.owner = (traffic.owner + by) % 3);
+            delivery.later.iter_mut().for_each(|later| later.owner = (later.owner + by) % 3);
+        }
+        let as_named = in_step(&moved, &coefficients);
+        coefficients.owners.rotate_right(usize::from(by));
+        for (one, other) in as_named.iter().zip(in_step(&renamed, &coefficients)) {
+            prop_assert!(close(one.stall_s(), other.stall_s()) && close(one.total_j(), other.total_j()));
+        }
+    }
+
     /// In step no rank waits less than it would alone, and like ranks wait as one does.
     #[test]
     fn company_never_makes_a_rank_wait_less((ranks, coefficients) in drawn_cluster()) {
