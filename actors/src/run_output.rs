@@ -18,7 +18,7 @@ use crate::report::plot::PlotError;
 use crate::report::progress::Progress;
 use crate::report::records::{EnergyPoint, MeterRecord, MetricsRecord, StepRecord};
 use crate::report::run_folder::{RunFolder, RunFolderError};
-use crate::report::summary::RunSummary;
+use crate::report::summary::{PeriodSummary, RunSummary};
 use crate::supervisor::SupervisorOptions;
 use crate::telemetry;
 use crate::wiring::step_counts;
@@ -102,8 +102,13 @@ impl RunOutput {
         });
     }
 
-    /// Training starts: the set-up of every machine is done.
-    pub fn set_up(&mut self) {
+    /// Training starts: the set-up of every machine is done, and took this.
+    pub fn set_up(&mut self, setup: &PeriodSummary) {
+        for domain in setup.energy_by_domain.iter().filter(|domain| domain.counted) {
+            if let Some(joules) = domain.energy.joules {
+                telemetry::record_energy(&domain.key, domain.energy.quality, joules);
+            }
+        }
         self.progress.epoch_started();
     }
 

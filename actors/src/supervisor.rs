@@ -363,7 +363,8 @@ impl ClusterState {
             Progressed::Waiting => {}
             Progressed::SetUp => {
                 self.set_up = Some(Instant::now());
-                self.output.set_up();
+                let (setup, ..) = self.recorder.totals();
+                self.output.set_up(&setup);
             }
             Progressed::Epoch(completed) => {
                 let more = completed.summary.epoch + 1 < self.options.config.epochs;
