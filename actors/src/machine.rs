@@ -408,8 +408,8 @@ impl MachineState {
             }
             MachineEvent::EpochDone { rank, outcome } => self.on_epoch_done(rank, *outcome)?,
             MachineEvent::Trained { rank, parameters } => self.on_trained(rank, &parameters)?,
-            MachineEvent::Probed(profile) => self.tell(SupervisorMessage::Probed(Rmp(*profile)))?,
-            MachineEvent::Chosen(chosen) => self.tell(SupervisorMessage::Chosen(Rmp(*chosen)))?,
+            MachineEvent::Probed(profile) => self.tell(SupervisorMessage::Probed(Rmp(profile)))?,
+            MachineEvent::Chosen(chosen) => self.tell(SupervisorMessage::Chosen(Rmp(chosen)))?,
             MachineEvent::Check => {
                 self.check_supervisor()?;
                 check_soon(myself.clone());

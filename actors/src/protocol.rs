@@ -46,9 +46,9 @@ pub enum SupervisorMessage {
     /// A machine's ranks are done.
     Finished(Rmp<FinishedReport>),
     /// What a probe measured, from the machine that hosts rank 0.
-    Probed(Rmp<Profile>),
+    Probed(Rmp<Box<Profile>>),
     /// What the ranks have chosen, from the machine that hosts rank 0.
-    Chosen(Rmp<Chosen>),
+    Chosen(Rmp<Box<Chosen>>),
     /// A machine cannot go on.
     Failed(Rmp<Failure>),
 }

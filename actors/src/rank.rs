@@ -13,6 +13,7 @@ use std::time::Duration;
 use greengnn_energy::choice::{Candidates, Choice, Method, Tuned, WINDOWS};
 use greengnn_energy::probing::ProbePlan;
 use greengnn_energy::profile::Profile;
+use greengnn_energy::simulator::Mode;
 use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Phase, Traffic};
@@ -215,7 +216,9 @@ fn start_workers(
     let config = &start.config;
     let runtime = tokio::runtime::Handle::current();
     let cancelled = Arc::new(AtomicBool::new(false));
-    let epoch_permits = Arc::new(Semaphore::new(EPOCHS_AHEAD));
+    // Where something is to be measured first, sampling waits, so that meters do not take it for a part of that.
+    let epochs_ahead = if tuning.is_some() { 0 } else { EPOCHS_AHEAD };
+    let epoch_permits = Arc::new(Semaphore::new(epochs_ahead));
     let ahead = Arc::new(Semaphore::new(1 + config.ahead as usize));
     let width = start.part.manifest().features;
     let row_bytes = config.row_type.row_bytes(width);
@@ -285,6 +288,7 @@ fn start_workers(
         verify: config.verify,
         ahead: Arc::clone(&ahead),
         epochs: Arc::clone(&epoch_permits),
+        trained: trained.clone(),
         buffers: Arc::clone(&buffers),
     };
     let planner = RankPlanner {
@@ -394,15 +398,16 @@ impl RankStart {
     /// What is done before the first epoch where something is to be chosen.
     fn tuning_stage(&self, trained: TrainedEpochs, cancelled: watch::Receiver<bool>) -> Option<TuningStage> {
         let config = &self.config;
-        let (known, candidates) = match &self.work {
-            Work::Train(known) if config.window.is_auto() => (known, self.candidates()),
-            Work::Tune(plan) => (&plan.known, plan.candidates.clone()),
+        let (known, candidates, mode) = match &self.work {
+            Work::Train(known) if config.window.is_auto() => (known, self.candidates(), Mode::default()),
+            Work::Tune(plan) => (&plan.known, plan.candidates.clone(), plan.mode),
             _ => return None,
         };
         Some(TuningStage {
             prober: self.prober(known.probe.clone()),
             known: known.clone(),
             candidates,
+            mode,
             only_choose: matches!(self.work, Work::Tune(_)),
             epochs: config.epochs,
             parameters: config.policy_parameters(),
@@ -538,6 +543,7 @@ impl RowLoader {
         let mut probed = None;
         if let Some(tuning) = &mut self.tuning {
             let found = tuning.profile().await.map_err(failed)?;
+            self.prefetcher.epochs.add_permits(EPOCHS_AHEAD);
             probed = Some(found);
         }
         let of_probe = probed.as_ref().map_or(Traffic::default(), |(_, traffic)| *traffic);
@@ -594,6 +600,7 @@ impl RowLoader {
         told: &ActorRef<RankEvent>,
     ) -> Result<(), StageError> {
         let (profile, _) = tuning.profile().await?;
+        self.prefetcher.epochs.add_permits(EPOCHS_AHEAD);
         let mut known: Vec<Arc<EpochTrace>> = Vec::new();
         let epochs = TRACED_EPOCHS.min(tuning.epochs as usize);
         while known.len() < epochs {

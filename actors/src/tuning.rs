@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use greengnn_energy::calibration::Calibration;
 use greengnn_energy::choice::{
-    AdaptError, Adaptation, Candidates, Choice, ChoiceError, MARGIN, Method, Prices, RankEpoch, RankMoves, RankTraces,
-    Tuned, choose_from, next_window, rank_moves,
+    AdaptError, Adaptation, Candidates, Choice, ChoiceError, MARGIN, Method, OwnerFetches, Prices, RankEpoch,
+    RankMoves, RankTraces, Tuned, choose_from, next_window, rank_moves,
 };
 use greengnn_energy::profile::Profile;
 use greengnn_energy::simulator::{Coefficients, Mode, TrafficCounter, WindowTraffic};
@@ -70,21 +70,41 @@ pub struct TrainedSteps {
     pub row_stall_s: f64,
 }
 
-/// What a trainer tells the tuner of its rank, epoch by epoch; only of the last few.
+/// What the trainer and the prefetcher of a rank tell its tuner, epoch by epoch; only of the last few.
 #[derive(Clone, Debug, Default)]
-pub struct TrainedEpochs(Arc<Mutex<BTreeMap<u32, TrainedSteps>>>);
+pub struct TrainedEpochs(Arc<Mutex<BTreeMap<u32, TrainedEpoch>>>);
+
+/// What is known of one epoch.
+#[derive(Clone, Debug, Default)]
+struct TrainedEpoch {
+    steps: Option<TrainedSteps>,
+    fetches: Option<Vec<OwnerFetches>>,
+}
 
 impl TrainedEpochs {
-    pub fn tell(&self, epoch: u32, steps: TrainedSteps) {
+    /// What the training steps of an epoch took.
+    pub fn tell_steps(&self, epoch: u32, steps: TrainedSteps) {
+        self.tell(epoch, |known| known.steps = Some(steps));
+    }
+
+    /// How long the owners took to answer in an epoch.
+    pub fn tell_fetches(&self, epoch: u32, fetches: Vec<OwnerFetches>) {
+        self.tell(epoch, |known| known.fetches = Some(fetches));
+    }
+
+    fn tell(&self, epoch: u32, what: impl FnOnce(&mut TrainedEpoch)) {
         let mut epochs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        epochs.insert(epoch, steps);
+        what(epochs.entry(epoch).or_default());
         while epochs.len() > KEPT_EPOCHS {
             epochs.pop_first();
         }
     }
 
-    fn all(&self) -> BTreeMap<u32, TrainedSteps> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The epochs of which all is known.
+    fn all(&self) -> BTreeMap<u32, (TrainedSteps, Vec<OwnerFetches>)> {
+        let epochs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = |(epoch, known): (&u32, &TrainedEpoch)| Some((*epoch, (known.steps?, known.fetches.clone()?)));
+        epochs.iter().filter_map(whole).collect()
     }
 }
 
@@ -103,6 +123,8 @@ pub struct TuningSetting {
     /// Seconds of a step whose rows are there, by rank.
     pub step_s: Vec<f64>,
     pub calibration: Option<Calibration>,
+    /// Which stalls are charged.
+    pub mode: Mode,
 }
 
 /// How the rows of an epoch are asked for.
@@ -143,6 +165,7 @@ pub struct Tuner {
 #[derive(Debug, Serialize, Deserialize)]
 struct Past {
     steps: TrainedSteps,
+    fetches: Vec<OwnerFetches>,
     windows: Vec<WindowTraffic>,
 }
 
@@ -260,8 +283,10 @@ impl Tuner {
         else {
             return Ok(false);
         };
+        let (steps, fetches) = trained.get(&common).cloned().unwrap_or_default();
         let own = Past {
-            steps: trained.get(&common).copied().unwrap_or_default(),
+            steps,
+            fetches,
             windows: self.executed.get(&common).cloned().unwrap_or_default(),
         };
         let all: Vec<Past> = self.gather(epoch, 1, &own)?;
@@ -274,6 +299,7 @@ impl Tuner {
                 step_s: (past.steps.compute_s + exchange_s) / f64::from(past.steps.steps.max(1)),
                 step_j: None,
                 stall_s: past.steps.row_stall_s,
+                fetches: past.fetches,
             })
             .collect();
         let seen = self.adaptation.observe(&ranks)?;
@@ -285,6 +311,10 @@ impl Tuner {
             seen.predicted_stall_s,
             seen.smoothed
         );
+        if let Some(own) = self.adaptation.coefficients().get(usize::from(self.rank)) {
+            // A share of the budget follows what an owner costs beside the others.
+            self.tuned = Tuned::by(own, self.rank, self.setting.parameters);
+        }
         self.learnt = Some(common);
         Ok(true)
     }
@@ -320,7 +350,7 @@ impl Tuner {
             &setting.candidates,
             &prices,
             calibration,
-            Mode::Plan,
+            setting.mode,
         );
         Ok(choice?)
     }

@@ -39,7 +39,7 @@ mod tests;
 mod tuned;
 mod weights;
 
-pub use adapt::{AdaptError, Adaptation, FACTORS, MARGIN, ObservedEpoch, RankEpoch, next_window};
+pub use adapt::{AdaptError, Adaptation, FACTORS, MARGIN, ObservedEpoch, OwnerFetches, RankEpoch, next_window};
 pub use weights::owner_weights;
 
 pub use plans::{Extent, Moved, RankMoves, rank_moves};
@@ -393,7 +393,7 @@ impl Choice {
     /// The methods and budgets that were chosen from, each with its predictions, the best window first.
     pub fn settings(&self) -> impl Iterator<Item = &[Prediction]> {
         self.predictions
-            .chunk_by(|one, other| ranked::is_same_setting(one, other))
+            .chunk_by(ranked::is_same_setting)
     }
 
     /// The candidates of one method and budget as a calibration takes them, and the name that it gives them. What they

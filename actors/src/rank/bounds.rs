@@ -73,6 +73,7 @@ impl Pipeline {
                 verify: false,
                 ahead: Arc::new(Semaphore::new(1 + config.ahead as usize)),
                 epochs: Arc::clone(&permits),
+                trained: TrainedEpochs::default(),
                 buffers: Arc::default(),
             },
             presampler: Presampler {

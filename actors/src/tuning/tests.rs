@@ -104,6 +104,7 @@ impl Cluster {
                         profile: profile.clone(),
                         step_s: vec![0.01; usize::from(RANKS)],
                         calibration: None,
+                        mode: Mode::Plan,
                     };
                     let tuner = Tuner::new(
                         (**collective).clone(),
@@ -155,7 +156,8 @@ fn decisions(mut tuner: Tuner, trained: TrainedEpochs, row_stall_s: f64, epochs:
         assert_eq!(decision.choice.is_some(), changes);
         held = plan(&mut tuner, &decision, epoch, held);
         decided.push((decision.method, decision.window));
-        trained.tell(
+        trained.tell_fetches(epoch, Vec::new());
+        trained.tell_steps(
             epoch,
             TrainedSteps {
                 steps: STEPS,
@@ -218,6 +220,7 @@ fn a_rank_that_is_cancelled_does_not_wait_for_the_others() {
         profile: profile(1e-4, 1e-6),
         step_s: vec![0.01; usize::from(RANKS)],
         calibration: None,
+        mode: Mode::Plan,
     };
     let mut tuner = Tuner::new(
         (*cluster.collectives[0]).clone(),
@@ -236,7 +239,8 @@ fn a_rank_that_is_cancelled_does_not_wait_for_the_others() {
 fn what_a_trainer_tells_is_kept_for_some_epochs_only() {
     let trained = TrainedEpochs::default();
     for epoch in 0..10 {
-        trained.tell(epoch, TrainedSteps::default());
+        trained.tell_steps(epoch, TrainedSteps::default());
+        trained.tell_fetches(epoch, Vec::new());
     }
     assert_eq!(trained.all().len(), KEPT_EPOCHS);
     assert!(trained.all().contains_key(&9));
