@@ -176,6 +176,8 @@ pub enum MachineEvent {
     Stopped(String),
     /// The idle power has been measured for as long as was asked.
     Idled,
+    /// A rank of a run that chooses its windows knows what fetches cost.
+    KnowsCosts,
     /// A rank has the trace of its first epoch.
     Presampled,
     Filled {
@@ -392,6 +394,7 @@ impl MachineState {
             }
             MachineEvent::Begin => self.on_begin(myself).await?,
             MachineEvent::Idled => self.on_idled(myself).await?,
+            MachineEvent::KnowsCosts => self.on_probed(),
             MachineEvent::Presampled => self.on_presampled(),
             MachineEvent::Pinged => self.silence.broken(),
             MachineEvent::Stopped(reason) if reason.is_empty() => return Ok(true),

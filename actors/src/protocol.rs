@@ -142,9 +142,10 @@ pub struct EpochReport {
     pub machine: String,
     pub epoch: Option<u32>,
     pub periods: Vec<PeriodReading>,
-    /// After the set-up: the idle power of this machine, if it was asked for, and the presampling of the first epoch, which
-    /// is a part of the set-up.
+    /// After the set-up: the idle power of this machine, if it was asked for, and, which are parts of the set-up, the probe of
+    /// a run that chooses its windows and the presampling of the first epoch.
     pub idle: Option<Metered>,
+    pub probing: Option<Metered>,
     pub presampling: Option<Metered>,
     pub ranks: Vec<RankReport>,
     /// What this machine's owners served, by (requester, period).

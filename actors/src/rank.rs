@@ -86,6 +86,8 @@ pub struct RankStart {
 /// What happens to a rank.
 #[derive(RactorMessage)]
 pub enum RankEvent {
+    /// What fetches cost is known, where that had to be found out; sampling starts.
+    KnowsCosts,
     /// The trace of the first epoch is there.
     Presampled,
     PhaseDone(Option<u32>, Phase),
@@ -163,6 +165,7 @@ impl Actor for RankActor {
     ) -> Result<(), ActorProcessingErr> {
         let rank = state.rank;
         match event {
+            RankEvent::KnowsCosts => state.machine.cast(MachineEvent::KnowsCosts)?,
             RankEvent::Presampled => state.machine.cast(MachineEvent::Presampled)?,
             RankEvent::PhaseDone(epoch, phase) => state.machine.cast(MachineEvent::PhaseDone { epoch, phase })?,
             RankEvent::StepDone(record) => state.machine.cast(MachineEvent::StepDone(record))?,
@@ -543,6 +546,7 @@ impl RowLoader {
         let mut probed = None;
         if let Some(tuning) = &mut self.tuning {
             let found = tuning.profile().await.map_err(failed)?;
+            let _ = told.cast(RankEvent::KnowsCosts);
             self.prefetcher.epochs.add_permits(EPOCHS_AHEAD);
             probed = Some(found);
         }

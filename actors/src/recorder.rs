@@ -85,6 +85,7 @@ pub struct Recorder {
     pending: BTreeMap<Option<u32>, Vec<EpochReport>>,
     setup: PeriodSummary,
     idle: Option<MeteredSummary>,
+    probing: Option<MeteredSummary>,
     presampling: PresamplingSummary,
     epochs: Vec<EpochSummary>,
     evaluation: PeriodSummary,
@@ -102,6 +103,7 @@ impl Recorder {
             pending: BTreeMap::new(),
             setup: PeriodSummary::default(),
             idle: None,
+            probing: None,
             presampling: PresamplingSummary::default(),
             epochs: Vec::new(),
             evaluation: PeriodSummary::default(),
@@ -127,6 +129,7 @@ impl Recorder {
             check_fills(&reports)?;
             self.setup = period_summary(&reports, Phase::Setup);
             self.idle = metered_summary(reports.iter().filter_map(|report| report.idle.as_ref()));
+            self.probing = metered_summary(reports.iter().filter_map(|report| report.probing.as_ref()));
             let presampling = reports.iter().filter_map(|report| report.presampling.as_ref());
             self.presampling.first_epoch = metered_summary(presampling);
             return Ok(Progressed::SetUp);
@@ -218,6 +221,11 @@ impl Recorder {
     /// The machines when they do nothing; none if it was not asked for.
     pub fn idle(&self) -> Option<MeteredSummary> {
         self.idle.clone()
+    }
+
+    /// The probe of a run that chose its windows; none of others.
+    pub fn probing(&self) -> Option<MeteredSummary> {
+        self.probing.clone()
     }
 
     pub fn presampling(&self) -> PresamplingSummary {

@@ -454,6 +454,7 @@ impl ClusterState {
             cpu_fingerprint: placement::fingerprint(self.members.values().map(|member| &member.request)),
             seed: config.seed,
             idle,
+            probing: self.recorder.probing(),
             presampling: self.recorder.presampling(),
             epochs,
             setup,

@@ -392,8 +392,7 @@ impl Choice {
 
     /// The methods and budgets that were chosen from, each with its predictions, the best window first.
     pub fn settings(&self) -> impl Iterator<Item = &[Prediction]> {
-        self.predictions
-            .chunk_by(ranked::is_same_setting)
+        self.predictions.chunk_by(ranked::is_same_setting)
     }
 
     /// The candidates of one method and budget as a calibration takes them, and the name that it gives them. What they

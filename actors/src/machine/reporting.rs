@@ -110,6 +110,7 @@ impl MachineState {
             epoch,
             periods: self.readings.remove(&epoch).unwrap_or_default(),
             idle: self.setup.idle.take(),
+            probing: self.setup.probing.take(),
             presampling: self.setup.presampling.take(),
             ranks,
             served,

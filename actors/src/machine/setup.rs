@@ -1,5 +1,6 @@
 //! What a machine reads off its meter before the first step, apart from the set-up as a whole: the power of a machine that
-//! does nothing, which belongs to no period, and the presampling of the first epoch, which is a part of the set-up.
+//! does nothing, which belongs to no period, and the probe and the presampling of the first epoch, which are parts of the
+//! set-up.
 //!
 //! Later epochs are presampled beside training, where no meter can tell the two apart.
 
@@ -17,7 +18,10 @@ pub(super) struct SetupReadings {
     since: Option<EnergySnapshot>,
     /// Ranks that have the trace of their first epoch.
     presampled: usize,
+    /// Ranks that know what fetches cost, where they have to find out.
+    probed: usize,
     pub idle: Option<Metered>,
+    pub probing: Option<Metered>,
     pub presampling: Option<Metered>,
 }
 
@@ -62,6 +66,18 @@ impl MachineState {
     async fn begin_presampling(&mut self, myself: &ActorRef<MachineEvent>) -> Result<(), MachineError> {
         self.setup.since = Some(self.snapshot());
         self.begin(myself).await
+    }
+
+    /// When all ranks know what fetches cost, the probe is read off the meter, and presampling starts.
+    pub(super) fn on_probed(&mut self) {
+        self.setup.probed += 1;
+        if self.setup.probed == self.ranks.len()
+            && let Some(from) = self.setup.since.take()
+        {
+            let now = self.snapshot();
+            self.setup.probing = Some(Metered::between(&from, &now));
+            self.setup.since = Some(now);
+        }
     }
 
     /// When all ranks have the trace of their first epoch, its presampling is read off the meter.

@@ -62,6 +62,7 @@ fn report(machine: &str, rank: Rank, rows: u64) -> EpochReport {
         epoch: Some(0),
         periods: vec![reading(Phase::Training), reading(Phase::Evaluation)],
         idle: None,
+        probing: None,
         presampling: None,
         ranks: vec![RankReport {
             rank,

@@ -46,6 +46,8 @@ pub enum MeterPeriod {
     /// Everything is loaded and nothing runs; not a part of the run.
     Idle,
     Setup,
+    /// Of the cluster, before a run that chooses its windows: a part of `setup`.
+    Probing,
     /// Of the first epoch: a part of `setup`.
     Presampling,
     Training,
@@ -75,13 +77,17 @@ impl MeterRecord {
             domains: metered.energy.domains.iter().map(MeterDomain::from).collect(),
         };
         let idle = report.idle.iter().map(|metered| record(MeterPeriod::Idle, metered));
+        let probing = report
+            .probing
+            .iter()
+            .map(|metered| record(MeterPeriod::Probing, metered));
         let presampling = report.presampling.iter();
         let presampling = presampling.map(|metered| record(MeterPeriod::Presampling, metered));
         let periods = report
             .periods
             .iter()
             .map(|reading| record(reading.phase.into(), &reading.metered));
-        idle.chain(presampling).chain(periods).collect()
+        idle.chain(probing).chain(presampling).chain(periods).collect()
     }
 }
 

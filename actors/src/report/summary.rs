@@ -52,6 +52,9 @@ pub struct RunSummary {
     /// measured.
     #[serde(default)]
     pub idle: Option<MeteredSummary>,
+    /// The probe of a run that chose its windows, a part of the set-up: nearly nothing where its profile was known.
+    #[serde(default)]
+    pub probing: Option<MeteredSummary>,
     #[serde(default)]
     pub presampling: PresamplingSummary,
     pub epochs: Vec<EpochSummary>,

@@ -53,6 +53,10 @@ pub fn parts(summary: &RunSummary) -> Vec<[String; 10]> {
         line
     };
     let idle = summary.idle.iter().map(|idle| named("idle", metered_cells(idle)));
+    let probing = summary
+        .probing
+        .iter()
+        .map(|part| named("  probing", metered_cells(part)));
     let first_epoch = summary.presampling.first_epoch.iter();
     let presampling = first_epoch.map(|part| named("  presampling", metered_cells(part)));
     let after = [
@@ -61,6 +65,7 @@ pub fn parts(summary: &RunSummary) -> Vec<[String; 10]> {
         ("whole run", summary.whole_run()),
     ];
     idle.chain([named("set-up", period_cells(&summary.setup))])
+        .chain(probing)
         .chain(presampling)
         .chain(after.map(|(name, period)| named(name, period_cells(&period))))
         .collect()

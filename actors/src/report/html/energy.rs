@@ -66,11 +66,16 @@ type Figures = BTreeMap<usize, String>;
 pub fn domains(summary: &RunSummary, whole: &PeriodSummary) -> String {
     let training = summary.training();
     let idle = summary.idle.as_ref().map(|part| ("idle", &part.energy_by_domain));
+    let probing = summary
+        .probing
+        .as_ref()
+        .map(|part| ("of it probing", &part.energy_by_domain));
     let first_epoch = summary.presampling.first_epoch.as_ref();
     let presampling = first_epoch.map(|part| ("of it presampling", &part.energy_by_domain));
     let parts: Vec<(&str, &Vec<DomainJoules>)> = idle
         .into_iter()
         .chain([("set-up", &summary.setup.energy_by_domain)])
+        .chain(probing)
         .chain(presampling)
         .chain([
             ("training", &training.energy_by_domain),

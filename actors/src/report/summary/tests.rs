@@ -93,6 +93,7 @@ pub(crate) fn sample() -> RunSummary {
         cpu_fingerprint: "x86_64 avx2 32K/1M/32M".into(),
         seed: 1,
         idle: Some(metered(5.0, 0.125, 60.0, Quality::Estimated)),
+        probing: None,
         presampling: PresamplingSummary {
             cpu_s: 0.875,
             first_epoch: Some(metered(0.75, 0.5, 40.0, Quality::Measured)),
