@@ -88,6 +88,8 @@ fn member(name: &str, supervisor: &str, parts: &Path, cookie: &str, scratch: &Pa
         cookie: cookie.to_owned(),
         work_folder: scratch.join(name),
         meter: Meter::start(MeterConfig::from_env()),
+        // This program has no subcommand that restores GPU clocks when it is killed.
+        clock_guard: None,
         join_within: Duration::from_secs(30),
     }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greengnn_energy::clocks::{ClockNews, GuardProgram};
 use greengnn_energy::meter::Meter;
 use greengnn_energy::snapshot::EnergySnapshot;
 use greengnn_model::book::{PartId, PartitionBook, Rank};
@@ -20,6 +21,7 @@ use tokio::sync::oneshot;
 use crate::causes::in_one_line;
 use crate::control::{self, ControlError, ControlNode};
 use crate::gate::{MachineGate, supervisor_gate};
+use crate::gpu_clocks::{self, ClockPlan, GpuClocks};
 use crate::protocol::{
     Assignment, Failure, JoinReply, JoinRequest, PROTOCOL_VERSION, PeriodReading, RankReport, SupervisorMessage,
 };
@@ -76,6 +78,8 @@ pub struct MachineOptions {
     /// Where trace files go while they are needed.
     pub work_folder: PathBuf,
     pub meter: Meter,
+    /// Restores GPU clocks if this process is killed while they are low. Without one none are lowered.
+    pub clock_guard: Option<GuardProgram>,
     /// The longest wait for the supervisor to appear.
     pub join_within: Duration,
 }
@@ -92,6 +96,8 @@ pub async fn run(
         return Err(MachineError::NoParts(options.parts));
     }
     let id = MachineId::new(options.name.clone(), incarnation()?);
+    // A task that panics has said so.
+    let _ = tokio::task::spawn_blocking(gpu_clocks::repair).await;
     let mut cancel = Box::pin(cancel);
     let connected = tokio::select! {
         connected = connect(&options, &id) => connected?,
@@ -186,6 +192,7 @@ pub enum MachineEvent {
         rank: Rank,
         parameters: Vec<NamedParameter>,
     },
+    Clocks(ClockNews),
     /// Look whether the supervisor still pings.
     Check,
     Cancelled,
@@ -225,6 +232,7 @@ struct MachineState {
     steps_sent: Instant,
     weights: BTreeMap<Rank, String>,
     device: String,
+    clocks: Option<Arc<GpuClocks>>,
 }
 
 struct MachineSupervisor;
@@ -268,6 +276,7 @@ impl Actor for MachineSupervisor {
             manifest_sha256,
             cpu_fingerprint: cpu_fingerprint(),
             boot_id: greengnn_energy::process::boot_id(),
+            process: std::process::id(),
             control_address: node.address().to_string(),
         };
         join(supervisor.clone(), request, myself.clone());
@@ -293,6 +302,7 @@ impl Actor for MachineSupervisor {
             steps_sent: Instant::now(),
             weights: BTreeMap::new(),
             device: String::new(),
+            clocks: None,
         })
     }
 
@@ -387,6 +397,7 @@ impl MachineState {
             }
             MachineEvent::EpochDone { rank, outcome } => self.on_epoch_done(rank, *outcome)?,
             MachineEvent::Trained { rank, parameters } => self.on_trained(rank, &parameters)?,
+            MachineEvent::Clocks(news) => self.tell(SupervisorMessage::Clocks(self.id.name.clone(), Rmp(news)))?,
             MachineEvent::Check => {
                 self.check_supervisor()?;
                 check_soon(myself.clone());
@@ -434,6 +445,7 @@ impl MachineState {
                 "the supervisor said begin before this machine was ready".to_owned(),
             ));
         };
+        self.clocks = lowered_clocks(wiring, self.options.clock_guard.as_ref(), myself)?;
         let book: Arc<PartitionBook> = Arc::clone(&wiring.book);
         for seat in wiring.seats.drain(..) {
             let rank = seat.rank;
@@ -461,6 +473,7 @@ impl MachineState {
                 push_pull: seat.push_pull,
                 preaggregate: wiring.preaggregate,
                 trace_folder,
+                clocks: self.clocks.clone(),
             };
             let name = format!("rank-{rank}@{}", self.id.name);
             let (actor, _) = Actor::spawn_linked(Some(name), RankActor, (start, myself.clone()), myself.get_cell())
@@ -493,12 +506,49 @@ impl MachineState {
         for rank in self.ranks.values() {
             rank.stop(None);
         }
+        let clocks = self.clocks.take();
         let myself = myself.clone();
         tokio::spawn(async move {
+            if let Some(clocks) = clocks {
+                // A task that panics has dropped its lease, and so restored.
+                let _ = tokio::task::spawn_blocking(move || clocks.end()).await;
+            }
             // The message above leaves from a task of its own; give it a moment before the session goes.
             tokio::time::sleep(Duration::from_millis(200)).await;
             let _ = result.send(outcome);
             myself.stop(None);
         });
     }
+}
+
+/// Lowers the clocks of the machine's GPUs until its ranks are set up, if that was asked for.
+fn lowered_clocks(
+    wiring: &Wiring,
+    guard: Option<&GuardProgram>,
+    machine: &ActorRef<MachineEvent>,
+) -> Result<Option<Arc<GpuClocks>>, MachineError> {
+    let Some(lower) = &wiring.config.lower_clocks else {
+        return Ok(None);
+    };
+    let Some(guard) = guard else {
+        let reason = "this program has no guard that would restore them".to_owned();
+        let _ = machine.cast(MachineEvent::Clocks(ClockNews::NotLowered { reason }));
+        return Ok(None);
+    };
+    let plan = ClockPlan {
+        lower: lower.clone(),
+        while_waiting: wiring.config.lower_clocks_while_waiting,
+        devices: wiring.gpus.clone(),
+        companions: wiring.companions.clone(),
+        ranks: wiring.seats.len(),
+        guard: guard.clone(),
+    };
+    let machine = machine.clone();
+    let tell = move |news| {
+        // A machine that has ended tells nobody.
+        let _ = machine.cast(MachineEvent::Clocks(news));
+    };
+    let clocks = GpuClocks::lower(plan, tell);
+    let clocks = clocks.map_err(|error| MachineError::Failed(format!("no thread for GPU clocks: {error}")))?;
+    Ok(Some(Arc::new(clocks)))
 }

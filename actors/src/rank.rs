@@ -29,6 +29,7 @@ use crate::causes::in_one_line;
 use crate::collective::Collective;
 use crate::config::TrainConfig;
 use crate::filling::{Filling, FillingError};
+use crate::gpu_clocks::GpuClocks;
 use crate::machine::MachineEvent;
 use crate::planner::{PLANS_AHEAD, RankPlanner, encode_as};
 use crate::prefetcher::{PrefetchError, Prefetched, Prefetcher, planned_of};
@@ -70,6 +71,8 @@ pub struct RankStart {
     pub push_pull: Option<PushPullSeat>,
     pub preaggregate: bool,
     pub trace_folder: PathBuf,
+    /// The machine's GPU clocks, if they are to be lowered.
+    pub clocks: Option<Arc<GpuClocks>>,
 }
 
 /// What happens to a rank.
@@ -306,6 +309,7 @@ fn start_workers(
         first_layer,
         runtime,
         batches,
+        clocks: start.clocks,
         ahead: Arc::clone(&ahead),
         buffers,
         cancelled: trainer_cancelled,

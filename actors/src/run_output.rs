@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use greengnn_energy::clocks::ClockNews;
 use greengnn_energy::domain::DomainKey;
 use greengnn_energy::timeline::TimelinePoint;
 
@@ -10,6 +11,7 @@ use greengnn_model::store::PartsManifest;
 use crate::protocol::MachineInfo;
 use crate::recorder::CompletedEpoch;
 use crate::report::bound::BoundMeter;
+use crate::report::clocks::{ClockLog, ClockRecord, ClockSummary};
 use crate::report::html::{self, Report};
 use crate::report::plot::PlotError;
 use crate::report::progress::Progress;
@@ -42,6 +44,7 @@ pub struct RunOutput {
     energy: Vec<EnergyPoint>,
     /// The machine that each domain is taken from.
     domain_sources: BTreeMap<DomainKey, String>,
+    clocks: ClockLog,
     started_unix_s: f64,
     ranks: usize,
     steps_done: u32,
@@ -66,6 +69,7 @@ impl RunOutput {
             bound: None,
             energy: Vec::new(),
             domain_sources: BTreeMap::new(),
+            clocks: ClockLog::default(),
             started_unix_s: greengnn_energy::clock::unix_now_s(),
             ranks: usize::from(manifest.book.parts()),
             steps_done: 0,
@@ -146,6 +150,34 @@ impl RunOutput {
                 .take(REPORT_POINTS - self.energy.len().min(REPORT_POINTS)),
         );
         Ok(())
+    }
+
+    /// What became of the clocks of a machine's GPUs.
+    pub fn clocks(&mut self, machine: &str, news: &ClockNews) -> Result<(), RunOutputError> {
+        if let Some(line) = self.clocks.add(machine, news) {
+            self.note(&line);
+        }
+        if let ClockNews::Seen(points) = news {
+            for point in points {
+                telemetry::record_clock(point);
+                let record = ClockRecord {
+                    at_s: point.unix_s - self.started_unix_s,
+                    machine: machine.to_owned(),
+                    gpu: point.gpu.clone(),
+                    requested_mhz: point.requested_mhz,
+                    observed_mhz: point.observed_mhz,
+                };
+                if let Some(folder) = &self.folder {
+                    folder.append_metrics(&MetricsRecord::Clock(record))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What became of all of them.
+    pub fn clock_summary(&self) -> ClockSummary {
+        self.clocks.summary()
     }
 
     /// Everything of an epoch is known.

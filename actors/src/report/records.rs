@@ -4,16 +4,18 @@ use greengnn_energy::quality::Quality;
 use greengnn_model::counters::{LevelCounts, Phase, Traffic};
 use serde::{Deserialize, Serialize};
 
+use super::clocks::ClockRecord;
 use super::summary::{EpochSummary, Planned, null_is_nan};
 use crate::shard::Served;
 
-/// One line of `metrics.jsonl`; `kind` is `step`, `epoch` or `rank`.
+/// One line of `metrics.jsonl`; `kind` is `step`, `epoch`, `rank` or `clock`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum MetricsRecord {
     Step(StepRecord),
     Epoch(EpochSummary),
     Rank(RankRecord),
+    Clock(ClockRecord),
 }
 
 /// What one rank's plans say of one phase of an epoch, what the rank counted, and what the owners served to it. The three

@@ -62,6 +62,8 @@ pub struct ClockLease {
     guard: Guard,
     /// By GPU the clock that is asked for, in MHz; empty while clocks are what they were.
     requested_mhz: Vec<(String, u32)>,
+    /// Whether there is anything to restore.
+    may_be_low: bool,
     is_over: bool,
 }
 
@@ -112,6 +114,7 @@ impl ClockLease {
             path,
             guard,
             requested_mhz: Vec::new(),
+            may_be_low: false,
             is_over: false,
         })
     }
@@ -125,6 +128,7 @@ impl ClockLease {
             return Err(ClockError::GuardGone);
         }
         self.requested_mhz.clear();
+        self.may_be_low = true;
         for gpu in &self.record.gpus {
             let lowered = self.control.lower(&gpu.uuid, gpu.before);
             let lowered = lowered.map_err(|source| ClockError::Gpu {
@@ -143,6 +147,7 @@ impl ClockLease {
     pub fn raise(&mut self) -> Result<(), ClockError> {
         self.requested_mhz.clear();
         let failed = self.record.restore_gpus(self.control.as_mut()).failed;
+        self.may_be_low = !failed.is_empty();
         failed.into_iter().next().map_or(Ok(()), Err)
     }
 
@@ -180,13 +185,12 @@ impl ClockLease {
         if std::mem::replace(&mut self.is_over, true) {
             return Ok(());
         }
-        let repaired = self.record.restore(&self.path, self.control.as_mut());
-        let is_restored = repaired.failed.is_empty();
-        self.guard.end(is_restored);
-        match repaired.failed.into_iter().next() {
-            Some(error) => Err(error),
-            None => Ok(()),
+        let restored = if self.may_be_low { self.raise() } else { Ok(()) };
+        if restored.is_ok() {
+            self.record.forget(&self.path);
         }
+        self.guard.end(restored.is_ok());
+        restored
     }
 }
 

@@ -187,10 +187,15 @@ impl LeaseRecord {
     pub fn restore(&self, path: &Path, control: &mut dyn ClockControl) -> Repaired {
         let repaired = self.restore_gpus(control);
         if repaired.failed.is_empty() {
-            // Without the file nothing is left to repair; with it, a repair that has nothing to do.
-            let _ = std::fs::remove_file(path);
+            self.forget(path);
         }
         repaired
+    }
+
+    /// Deletes the lease's file at `path`.
+    pub(super) fn forget(&self, path: &Path) {
+        // Without the file nothing is left to repair; with it, a repair that has nothing to do.
+        let _ = std::fs::remove_file(path);
     }
 
     /// Restores all GPUs of the lease.

@@ -51,14 +51,18 @@ pub enum TargetError {
 }
 
 impl ClockTargets {
-    /// The UUIDs of the GPUs as NVML has them, each once.
+    /// Loads the driver, unless there is nothing to look for, and gives the UUIDs of the GPUs as NVML has them, each once.
     ///
     /// # Errors
     /// There is none, or one of them cannot be lowered: then none is.
-    pub fn find(&self, reader: &mut dyn GpuReader) -> Result<Vec<String>, TargetError> {
+    pub fn find<R: GpuReader>(
+        &self,
+        load: impl FnOnce() -> Result<R, GpuError>,
+    ) -> Result<(R, Vec<String>), TargetError> {
         if matches!(self, Self::Devices(devices) if devices.is_empty()) {
             return Err(TargetError::NoGpu);
         }
+        let mut reader = load()?;
         let gpus = reader.gpus()?;
         let found = || match gpus.iter().map(|gpu| gpu.uuid.as_str()).collect::<Vec<_>>() {
             none if none.is_empty() => "none".to_owned(),
@@ -98,7 +102,7 @@ impl ClockTargets {
                 uuids.push(gpu.uuid.clone());
             }
         }
-        Ok(uuids)
+        Ok((reader, uuids))
     }
 }
 
@@ -129,14 +133,14 @@ mod tests {
             device(1, "GPU-fake-0"),
             device(0, "GPU-FAKE-2"),
         ];
-        let found = ClockTargets::Devices(devices).find(&mut fake.reader());
-        assert_eq!(found.unwrap(), ["GPU-fake-2", "GPU-fake-0"]);
+        let (_, found) = ClockTargets::Devices(devices).find(|| Ok(fake.reader())).unwrap();
+        assert_eq!(found, ["GPU-fake-2", "GPU-fake-0"]);
     }
 
     #[test]
     fn a_device_that_is_no_whole_gpu_is_refused_with_the_reason() {
         let fake = three_gpus();
-        let refused = |devices| ClockTargets::Devices(devices).find(&mut fake.reader()).unwrap_err();
+        let refused = |devices| ClockTargets::Devices(devices).find(|| Ok(fake.reader())).unwrap_err();
         assert_eq!(refused(Vec::new()), TargetError::NoGpu);
         let untold = CudaGpu {
             device: "cuda:1".to_owned(),
@@ -163,7 +167,8 @@ mod tests {
         let fake = three_gpus();
         let find = |named: &[&str]| {
             let named = named.iter().map(|uuid| (*uuid).to_owned()).collect();
-            ClockTargets::Named(named).find(&mut fake.reader())
+            let found = ClockTargets::Named(named).find(|| Ok(fake.reader()));
+            found.map(|(_, uuids)| uuids)
         };
         assert_eq!(
             find(&["GPU-elsewhere", "GPU-fake-1", "GPU-fake-1"]).unwrap(),

@@ -217,7 +217,7 @@ fn a_gpu_that_is_held_down_is_not_leased_twice() {
 #[test]
 fn under_one_lease_clocks_are_lowered_and_raised_again_while_its_guard_watches() {
     let (clocks, folder) = (Clocks::default(), tempfile::tempdir().unwrap());
-    let ready_then_gone = shell("echo ready; read -r -n 1 first");
+    let ready_then_gone = shell("echo ready; head -c 1 > /dev/null");
     let options = options(folder.path(), ready_then_gone);
     let mut lease = ClockLease::arm(Box::new(clocks.clone()), &names(&["a"]), &options).unwrap();
     assert!(clocks.log().is_empty() && lease.requested_mhz().is_empty());
@@ -228,7 +228,7 @@ fn under_one_lease_clocks_are_lowered_and_raised_again_while_its_guard_watches()
     }
     assert!(matches!(lease.lower(), Err(ClockError::GuardGone)));
     drop(lease);
-    assert_eq!(clocks.log(), ["restore a"]);
+    assert!(clocks.log().is_empty(), "there was nothing to restore");
 
     let options = self::options(folder.path(), waiting_guard());
     let mut lease = ClockLease::arm(Box::new(clocks.clone()), &names(&["a"]), &options).unwrap();
@@ -240,8 +240,7 @@ fn under_one_lease_clocks_are_lowered_and_raised_again_while_its_guard_watches()
     }
     assert_eq!(options.folder.leases().unwrap().len(), 1);
     lease.give_back().unwrap();
-    let twice = ["lower a", "restore a", "lower a", "restore a", "restore a"];
-    assert_eq!(clocks.log()[1..], twice);
+    assert_eq!(clocks.log(), ["lower a", "restore a"].repeat(2));
 }
 
 #[test]

@@ -76,6 +76,7 @@ pub(crate) fn sample() -> RunSummary {
         total_s: 12.5,
         bound_by: "bound by compute".into(),
         row_bound: None,
+        gpu_clocks: None,
     }
 }
 
