@@ -9,8 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::guard::{FAREWELL, HEARTBEAT, READY};
-use super::record::{LeaseFolder, LeaseRecord, LeasedGpu};
+use super::record::{LeaseFolder, LeaseRecord, LeasedGpu, restore_gpus};
 use super::{ClockControl, ClockError};
+use crate::nvml::GpuError;
 
 /// The longest wait for the guard to have loaded NVML.
 const GUARD_READY_WITHIN: Duration = Duration::from_secs(10);
@@ -62,8 +63,8 @@ pub struct ClockLease {
     guard: Guard,
     /// By GPU the clock that is asked for, in MHz; empty while clocks are what they were.
     requested_mhz: Vec<(String, u32)>,
-    /// Whether there is anything to restore.
-    may_be_low: bool,
+    /// How many of the lease's GPUs, from the first on, may be low.
+    touched: usize,
     is_over: bool,
 }
 
@@ -114,7 +115,7 @@ impl ClockLease {
             path,
             guard,
             requested_mhz: Vec::new(),
-            may_be_low: false,
+            touched: 0,
             is_over: false,
         })
     }
@@ -128,9 +129,12 @@ impl ClockLease {
             return Err(ClockError::GuardGone);
         }
         self.requested_mhz.clear();
-        self.may_be_low = true;
-        for gpu in &self.record.gpus {
+        for (index, gpu) in self.record.gpus.iter().enumerate() {
             let lowered = self.control.lower(&gpu.uuid, gpu.before);
+            // Who may not set clocks could not restore them either, and has nothing to restore.
+            if !matches!(lowered, Err(GpuError::NoPermission | GpuError::NotSupported)) {
+                self.touched = self.touched.max(index + 1);
+            }
             let lowered = lowered.map_err(|source| ClockError::Gpu {
                 uuid: gpu.uuid.clone(),
                 source,
@@ -146,9 +150,15 @@ impl ClockLease {
     /// The first GPU that cannot be restored; the others are.
     pub fn raise(&mut self) -> Result<(), ClockError> {
         self.requested_mhz.clear();
-        let failed = self.record.restore_gpus(self.control.as_mut()).failed;
-        self.may_be_low = !failed.is_empty();
-        failed.into_iter().next().map_or(Ok(()), Err)
+        let touched = self.record.gpus.iter().take(self.touched);
+        let (_, failed) = restore_gpus(touched, self.control.as_mut());
+        match failed.into_iter().next() {
+            Some(error) => Err(error),
+            None => {
+                self.touched = 0;
+                Ok(())
+            }
+        }
     }
 
     /// Whether the guard still watches: it ends after [`LeaseOptions::most`].
@@ -185,7 +195,7 @@ impl ClockLease {
         if std::mem::replace(&mut self.is_over, true) {
             return Ok(());
         }
-        let restored = if self.may_be_low { self.raise() } else { Ok(()) };
+        let restored = self.raise();
         if restored.is_ok() {
             self.record.forget(&self.path);
         }

@@ -185,11 +185,15 @@ impl LeaseRecord {
 
     /// Restores all GPUs of the lease, and deletes its file at `path` if all could be.
     pub fn restore(&self, path: &Path, control: &mut dyn ClockControl) -> Repaired {
-        let repaired = self.restore_gpus(control);
-        if repaired.failed.is_empty() {
+        let (restored, failed) = restore_gpus(&self.gpus, control);
+        if failed.is_empty() {
             self.forget(path);
         }
-        repaired
+        Repaired {
+            pid: self.pid,
+            restored,
+            failed,
+        }
     }
 
     /// Deletes the lease's file at `path`.
@@ -197,25 +201,24 @@ impl LeaseRecord {
         // Without the file nothing is left to repair; with it, a repair that has nothing to do.
         let _ = std::fs::remove_file(path);
     }
+}
 
-    /// Restores all GPUs of the lease.
-    pub(super) fn restore_gpus(&self, control: &mut dyn ClockControl) -> Repaired {
-        let mut repaired = Repaired {
-            pid: self.pid,
-            restored: Vec::new(),
-            failed: Vec::new(),
-        };
-        for gpu in &self.gpus {
-            match control.restore(&gpu.uuid, gpu.before) {
-                Ok(()) => repaired.restored.push(gpu.uuid.clone()),
-                Err(source) => repaired.failed.push(ClockError::Gpu {
-                    uuid: gpu.uuid.clone(),
-                    source,
-                }),
-            }
+/// Restores GPUs, and gives those that were restored and what failed.
+pub(super) fn restore_gpus<'a>(
+    gpus: impl IntoIterator<Item = &'a LeasedGpu>,
+    control: &mut dyn ClockControl,
+) -> (Vec<String>, Vec<ClockError>) {
+    let (mut restored, mut failed) = (Vec::new(), Vec::new());
+    for gpu in gpus {
+        match control.restore(&gpu.uuid, gpu.before) {
+            Ok(()) => restored.push(gpu.uuid.clone()),
+            Err(source) => failed.push(ClockError::Gpu {
+                uuid: gpu.uuid.clone(),
+                source,
+            }),
         }
-        repaired
     }
+    (restored, failed)
 }
 
 /// When a process was started, in clock ticks since the computer was (field 22 of `/proc/PID/stat`).
