@@ -14,6 +14,7 @@ pub mod locality;
 pub mod machine;
 pub mod partition;
 pub mod plan;
+pub mod probe;
 pub mod supervisor;
 pub mod synth;
 pub mod train;
@@ -43,6 +44,8 @@ pub enum Command {
     Compare(Box<compare::CompareArgs>),
     /// Say what a policy would move, from trace files alone, or what a run would cost, before it is made.
     Plan(plan::PlanArgs),
+    /// Measure what requests and rows cost between the machines of a run on this computer.
+    Probe(Box<probe::ProbeArgs>),
     /// Say how often remote nodes repeat in a window of batches, and what share of the need the most frequent make up.
     Locality(locality::LocalityArgs),
     /// Wait for machines to join from other computers, and lead their run.
@@ -72,6 +75,7 @@ impl Cli {
             Command::Train(args) => train::run(*args),
             Command::Compare(args) => compare::run(*args),
             Command::Plan(args) => plan::run(args),
+            Command::Probe(args) => probe::run(*args),
             Command::Locality(args) => locality::run(&args),
             Command::Supervisor(args) => supervisor::run(*args),
             Command::Machine(args) => machine::run(args),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use greengnn_energy::clocks::{ClockNews, GuardProgram};
 use greengnn_energy::meter::Meter;
+use greengnn_energy::profile::Profile;
 use greengnn_energy::snapshot::EnergySnapshot;
 use greengnn_model::book::{PartId, PartitionBook, Rank};
 use greengnn_model::counters::Phase;
@@ -22,6 +23,7 @@ use crate::causes::in_one_line;
 use crate::control::{self, ControlError, ControlNode};
 use crate::gate::{MachineGate, supervisor_gate};
 use crate::gpu_clocks::{self, ClockPlan, GpuClocks};
+use crate::probe::MachineMeter;
 use crate::protocol::{
     Assignment, Failure, JoinReply, JoinRequest, PROTOCOL_VERSION, PeriodReading, RankReport, SupervisorMessage,
 };
@@ -33,6 +35,7 @@ use crate::supervisor::{DEAD_AFTER, incarnation, manifest_sha256};
 use crate::trainer::EpochOutcome;
 use crate::transport::{Hosted, MachineId};
 use crate::wiring::{self, Wiring, WiringError};
+use crate::work::Chosen;
 
 mod reporting;
 
@@ -77,9 +80,9 @@ pub struct MachineOptions {
     pub cookie: String,
     /// Where trace files go while they are needed.
     pub work_folder: PathBuf,
-    pub meter: Meter,
     /// Restores GPU clocks if this process is killed while they are low. Without one none are lowered.
     pub clock_guard: Option<GuardProgram>,
+    pub meter: Arc<Meter>,
     /// The longest wait for the supervisor to appear.
     pub join_within: Duration,
 }
@@ -192,7 +195,12 @@ pub enum MachineEvent {
         rank: Rank,
         parameters: Vec<NamedParameter>,
     },
+    /// What became of the clocks of the machine's GPUs.
     Clocks(ClockNews),
+    /// A probe has come to its end, as rank 0 saw it.
+    Probed(Box<Profile>),
+    /// The ranks have chosen, as rank 0 knows.
+    Chosen(Box<Chosen>),
     /// Look whether the supervisor still pings.
     Check,
     Cancelled,
@@ -398,6 +406,8 @@ impl MachineState {
             MachineEvent::EpochDone { rank, outcome } => self.on_epoch_done(rank, *outcome)?,
             MachineEvent::Trained { rank, parameters } => self.on_trained(rank, &parameters)?,
             MachineEvent::Clocks(news) => self.tell(SupervisorMessage::Clocks(self.id.name.clone(), Rmp(news)))?,
+            MachineEvent::Probed(profile) => self.tell(SupervisorMessage::Probed(Rmp(*profile)))?,
+            MachineEvent::Chosen(chosen) => self.tell(SupervisorMessage::Chosen(Rmp(*chosen)))?,
             MachineEvent::Check => {
                 self.check_supervisor()?;
                 check_soon(myself.clone());
@@ -447,6 +457,12 @@ impl MachineState {
         };
         self.clocks = lowered_clocks(wiring, self.options.clock_guard.as_ref(), myself)?;
         let book: Arc<PartitionBook> = Arc::clone(&wiring.book);
+        let ranks: Vec<Rank> = wiring.seats.iter().map(|seat| seat.rank).collect();
+        // One rank of the machine reads its meter.
+        let mut meter = Some(MachineMeter {
+            meter: Arc::clone(&self.options.meter),
+            ranks,
+        });
         for seat in wiring.seats.drain(..) {
             let rank = seat.rank;
             let trace_folder = wiring
@@ -457,6 +473,8 @@ impl MachineState {
             let start = RankStart {
                 rank,
                 config: Arc::clone(&wiring.config),
+                work: wiring.work.clone(),
+                meter: meter.take(),
                 book: Arc::clone(&book),
                 rows: Arc::clone(&wiring.rows),
                 steps: wiring.steps,

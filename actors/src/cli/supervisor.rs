@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use greengnn_model::store::PartsManifest;
 
+use super::probe::ProbeFlags;
 use super::train::{OutputFlags, show};
 use super::{AlreadyReported, CliResult, seconds};
 use crate::config::{TrainConfig, TrainFlags};
@@ -13,6 +14,7 @@ use crate::control::cookie_from_environment;
 use crate::lifetime;
 use crate::supervisor::{self, RunError, SupervisorOptions};
 use crate::telemetry;
+use crate::work::{Outcome, Work};
 
 #[derive(Debug, clap::Args)]
 pub struct SupervisorArgs {
@@ -37,6 +39,15 @@ pub struct SupervisorArgs {
     /// The whole configuration as JSON, from a launcher that has resolved it
     #[arg(long, hide = true)]
     pub resolved: Option<String>,
+    /// Measure what requests and rows cost between the machines that join, instead of training; the run folder is then a
+    /// profile.json
+    #[arg(long)]
+    pub probe: bool,
+    #[command(flatten)]
+    pub probe_flags: ProbeFlags,
+    /// What to do, as JSON, from a launcher
+    #[arg(long, hide = true)]
+    pub work: Option<String>,
     /// Process id of the launcher, with which this process ends
     #[arg(long, hide = true)]
     pub parent: Option<u32>,
@@ -57,14 +68,24 @@ pub fn run(args: SupervisorArgs) -> CliResult {
     };
     let manifest = PartsManifest::open(&args.dir)?;
     config.check_against(&manifest)?;
-    let out = args.output.folder();
+    let work = match &args.work {
+        Some(text) => serde_json::from_str(text)?,
+        None if args.probe => Work::Probe(args.probe_flags.plan()?),
+        None => Work::default(),
+    };
+    // A launcher that wants no folder has said so by naming none.
+    let out = match (&work, &args.work) {
+        (Work::Probe(_) | Work::Tune(_), Some(_)) => args.output.out.clone(),
+        _ => Some(args.output.folder()),
+    };
     let options = SupervisorOptions {
         config,
+        work,
         parts: args.dir.clone(),
         listen: args.listen,
         cookie: cookie_from_environment()?,
         join_within: args.join_within,
-        run_folder: Some(out.clone()),
+        run_folder: out.clone(),
         title: args.title.unwrap_or_else(|| super::train::title(&args.dir)),
         quiet: false,
     };
@@ -91,6 +112,10 @@ pub fn run(args: SupervisorArgs) -> CliResult {
     match outcome {
         // The launcher, who told this process to end, says so.
         Err(RunError::Interrupted) if launched => Err(Box::new(AlreadyReported)),
-        outcome => show(&outcome?, args.output.json, &out),
+        outcome => match outcome? {
+            Outcome::Trained(summary) => show(&summary, args.output.json, &out.unwrap_or_default()),
+            Outcome::Chosen(chosen) => Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&chosen)?)?),
+            Outcome::Probed(profile) => super::probe::show(&profile, args.output.json, out.as_deref()),
+        },
     }
 }

@@ -14,6 +14,7 @@ use crate::offline::OfflineParts;
 use crate::report::run_folder;
 use crate::report::summary::RunSummary;
 use crate::report::table;
+use crate::work::Work;
 
 #[derive(Debug, clap::Args)]
 pub struct TrainArgs {
@@ -70,7 +71,8 @@ pub fn run(args: TrainArgs) -> CliResult {
     }
     let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));
     let out = args.output.folder();
-    let mut summary = launcher::run(&LocalRun {
+    let mut summary = launcher::train(LocalRun {
+        work: Work::default(),
         config: config.clone(),
         machines,
         out: Some(out.clone()),

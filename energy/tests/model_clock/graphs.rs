@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 
-use greengnn_energy::choice::{RankTraces, Workload};
+use greengnn_energy::choice::{RankTraces, Tuned, Workload};
 use greengnn_model::book::{NodeId, PartId, PartitionBook};
 use greengnn_model::import::{ImportOptions, import_folder};
 use greengnn_model::partition::{Adjacency, NodeLoads, Relabelling, metis_assignment};
@@ -121,6 +121,8 @@ impl Graph {
         let ranks = (0..PARTS).map(|rank| RankTraces {
             rank,
             epochs: (0..EPOCHS).map(|epoch| trace(rank, epoch)).collect(),
+            held: None,
+            tuned: Tuned::default(),
         });
         Workload {
             ranks: ranks.collect(),

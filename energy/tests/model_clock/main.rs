@@ -145,7 +145,7 @@ fn evaluations(mode: Mode) -> Vec<(&'static str, Evaluation)> {
                     for cluster in CLUSTERS {
                         let coefficients = cluster.coefficients();
                         let prices = Prices {
-                            coefficients: coefficients.clone(),
+                            by_rank: vec![coefficients.clone(); usize::from(PARTS)],
                             quality: Quality::Estimated,
                             doubts: Vec::new(),
                             fingerprint: None,
