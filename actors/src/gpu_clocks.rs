@@ -1,9 +1,11 @@
 //! The clocks of a machine's GPUs over a run: low while its ranks sample and fill ahead of training, what they were before
 //! when the first step begins, and, as an experiment, low while all of its ranks wait for batches.
 //!
-//! Before the first step all ranks of the cluster exchange what they will train on. A machine has its clocks back before
-//! its last rank takes part in that, so that no rank anywhere trains while a clock is low.
+//! Before the first step all ranks of the cluster exchange what they will train on, and before a run that chooses its
+//! windows probes and tries steps, what hardware they have. A machine has its clocks back before its last rank takes part
+//! in the first of these, so that no rank anywhere trains, probes or tries while a clock is low.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use greengnn_energy::clocks::{
     OpenClocks,
 };
 use greengnn_energy::nvml::NvmlReader;
+
+use greengnn_model::book::Rank;
 
 use crate::config::LowerClocks;
 
@@ -28,8 +32,8 @@ pub struct ClockPlan {
     pub devices: Vec<CudaGpu>,
     /// The processes of the run on this computer.
     pub companions: Vec<u32>,
-    /// How many ranks the machine has.
-    pub ranks: usize,
+    /// The ranks of the machine.
+    pub ranks: BTreeSet<Rank>,
     /// Restores the clocks if this process cannot.
     pub guard: GuardProgram,
 }
@@ -46,8 +50,9 @@ pub struct GpuClocks {
 struct State {
     /// None once the run is over for this machine.
     keeper: Option<ClockKeeper>,
-    /// Ranks that are not set up yet.
-    setting_up: usize,
+    /// Ranks that are not set up yet, and those that have not begun to train.
+    setting_up: BTreeSet<Rank>,
+    not_training: BTreeSet<Rank>,
     /// Ranks that wait for a batch.
     waiting: usize,
 }
@@ -75,35 +80,36 @@ impl GpuClocks {
         Ok(Self::kept_by(keeper, plan.ranks, plan.while_waiting))
     }
 
-    fn kept_by(keeper: ClockKeeper, ranks: usize, while_waiting: bool) -> Self {
+    fn kept_by(keeper: ClockKeeper, ranks: BTreeSet<Rank>, while_waiting: bool) -> Self {
         keeper.lower_after(Duration::ZERO);
-        let state = State {
-            keeper: Some(keeper),
-            setting_up: ranks,
-            waiting: 0,
-        };
         Self {
-            state: Mutex::new(state),
-            ranks,
+            ranks: ranks.len(),
             while_waiting,
+            state: Mutex::new(State {
+                keeper: Some(keeper),
+                setting_up: ranks.clone(),
+                not_training: ranks,
+                waiting: 0,
+            }),
         }
     }
 
+    /// A rank is about to probe or to try steps. The last one returns when the clocks are restored.
+    pub fn rank_is_set_up(&self, rank: Rank) {
+        self.lock().is_set_up(rank);
+    }
+
     /// A rank has all that it needs for its first step. The last one returns when the clocks are restored.
-    pub fn rank_is_set_up(&self) {
+    pub fn rank_trains(&self, rank: Rank) {
         let mut state = self.lock();
-        state.setting_up = state.setting_up.saturating_sub(1);
-        if state.setting_up == 0
-            && let Some(keeper) = &state.keeper
-        {
-            keeper.restore();
-        }
+        state.is_set_up(rank);
+        state.not_training.remove(&rank);
     }
 
     /// A rank waits for a batch until the answer is dropped, which returns when the clocks are restored.
     pub fn rank_waits(self: &Arc<Self>) -> RankWaits {
         let mut state = self.lock();
-        if !self.while_waiting || state.setting_up > 0 {
+        if !self.while_waiting || !state.not_training.is_empty() {
             return RankWaits(None);
         }
         state.waiting += 1;
@@ -123,6 +129,15 @@ impl GpuClocks {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_set_up(&mut self, rank: Rank) {
+        let is_last = self.setting_up.remove(&rank) && self.setting_up.is_empty();
+        if is_last && let Some(keeper) = &self.keeper {
+            keeper.restore();
+        }
     }
 }
 

@@ -35,7 +35,7 @@ use crate::supervisor::{DEAD_AFTER, incarnation, manifest_sha256};
 use crate::trainer::EpochOutcome;
 use crate::transport::{Hosted, MachineId};
 use crate::wiring::{self, Wiring, WiringError};
-use crate::work::Chosen;
+use crate::work::{Chosen, Work};
 
 mod reporting;
 
@@ -545,7 +545,8 @@ fn lowered_clocks(
     guard: Option<&GuardProgram>,
     machine: &ActorRef<MachineEvent>,
 ) -> Result<Option<Arc<GpuClocks>>, MachineError> {
-    let Some(lower) = &wiring.config.lower_clocks else {
+    // A probe and a choice measure the hardware as it is.
+    let (Some(lower), Work::Train(_)) = (&wiring.config.lower_clocks, &wiring.work) else {
         return Ok(None);
     };
     let Some(guard) = guard else {
@@ -558,7 +559,7 @@ fn lowered_clocks(
         while_waiting: wiring.config.lower_clocks_while_waiting,
         devices: wiring.gpus.clone(),
         companions: wiring.companions.clone(),
-        ranks: wiring.seats.len(),
+        ranks: wiring.seats.iter().map(|seat| seat.rank).collect(),
         guard: guard.clone(),
     };
     let machine = machine.clone();

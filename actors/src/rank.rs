@@ -305,6 +305,7 @@ fn start_workers(
             planner,
             prefetcher,
             tuning,
+            clocks: start.clocks.clone(),
         })),
     };
     let told = myself.clone();
@@ -459,6 +460,8 @@ struct RowLoader {
     prefetcher: Prefetcher,
     /// What is done before the first epoch where windows are to be chosen.
     tuning: Option<TuningStage>,
+    /// The machine's GPU clocks, if they are to be lowered.
+    clocks: Option<Arc<GpuClocks>>,
 }
 
 /// Why a rank's loader ended.
@@ -520,6 +523,10 @@ impl RowLoader {
         let failed = |source| LoaderError::Tuning { rank, source };
         let mut probed = None;
         if let Some(tuning) = &mut self.tuning {
+            if let Some(clocks) = self.clocks.take() {
+                // Before all ranks tell their hardware. A task that panics has said so.
+                let _ = tokio::task::spawn_blocking(move || clocks.rank_is_set_up(rank)).await;
+            }
             let found = tuning.profile().await.map_err(failed)?;
             probed = Some(found);
         }

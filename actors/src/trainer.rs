@@ -124,7 +124,7 @@ impl Trainer {
                 && let Some(clocks) = &self.clocks
             {
                 // Before the exchange below, which no rank leaves while another has not got here.
-                clocks.rank_is_set_up();
+                clocks.rank_trains(self.rank);
             }
             let syncing = Instant::now();
             let divisors = self.divisors(&trace)?;

@@ -59,7 +59,7 @@ impl ClockControl for Gpu {
 }
 
 /// Clocks of a machine with so many ranks, whose guard is a shell.
-fn machine(ranks: usize, while_waiting: bool) -> (Gpu, Arc<GpuClocks>, tempfile::TempDir) {
+fn machine(ranks: Rank, while_waiting: bool) -> (Gpu, Arc<GpuClocks>, tempfile::TempDir) {
     let (gpu, folder) = (Gpu::default(), tempfile::tempdir().unwrap());
     let control = gpu.clone();
     let open: OpenClocks = Box::new(move || Ok((Box::new(control.clone()), vec!["GPU-a".to_owned()])));
@@ -69,20 +69,26 @@ fn machine(ranks: usize, while_waiting: bool) -> (Gpu, Arc<GpuClocks>, tempfile:
     };
     let options = LeaseOptions::new(LeaseFolder::at(folder.path()), guard);
     let keeper = ClockKeeper::start(open, options, while_waiting, |_| ()).unwrap();
-    (gpu, Arc::new(GpuClocks::kept_by(keeper, ranks, while_waiting)), folder)
+    (
+        gpu,
+        Arc::new(GpuClocks::kept_by(keeper, (0..ranks).collect(), while_waiting)),
+        folder,
+    )
 }
 
 #[test]
 fn clocks_are_low_until_the_last_rank_is_set_up() {
     let (gpu, clocks, folder) = machine(2, false);
     gpu.wait_for(&["lower"]);
-    clocks.rank_is_set_up();
+    clocks.rank_trains(1);
+    clocks.rank_trains(1);
     assert_eq!(gpu.log(), ["lower"]);
     // Waits do not count unless they were asked for.
     drop(clocks.rank_waits());
     assert_eq!(gpu.log(), ["lower"]);
-    clocks.rank_is_set_up();
+    clocks.rank_is_set_up(0);
     assert_eq!(gpu.log(), ["lower", "restore"]);
+    clocks.rank_trains(0);
     drop((clocks.rank_waits(), clocks.rank_waits()));
     clocks.end();
     assert_eq!(gpu.log(), ["lower", "restore"]);
@@ -93,27 +99,30 @@ fn clocks_are_low_until_the_last_rank_is_set_up() {
 fn a_run_that_fails_in_its_set_up_restores_clocks() {
     let (gpu, clocks, folder) = machine(3, false);
     gpu.wait_for(&["lower"]);
-    clocks.rank_is_set_up();
+    clocks.rank_trains(0);
     clocks.end();
     assert_eq!(gpu.log(), ["lower", "restore"]);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     // Ranks that have not heard of it yet do no harm.
-    clocks.rank_is_set_up();
+    (1..3).for_each(|rank| clocks.rank_trains(rank));
     drop(clocks.rank_waits());
+    assert_eq!(gpu.log(), ["lower", "restore"]);
 }
 
 #[test]
 fn in_training_clocks_are_low_while_all_ranks_wait_and_have_waited_for_long() {
     let (gpu, clocks, _folder) = machine(2, true);
     gpu.wait_for(&["lower"]);
-    // The waits of the set-up are those of the set-up.
-    drop((clocks.rank_waits(), clocks.rank_waits()));
-    assert_eq!(gpu.log(), ["lower"]);
-    clocks.rank_is_set_up();
-    clocks.rank_is_set_up();
+    (0..2).for_each(|rank| clocks.rank_is_set_up(rank));
     let before = ["lower", "restore"];
     assert_eq!(gpu.log(), before);
+    // Waits before the first step, of which probes are a part, are none of training.
+    let early = (clocks.rank_waits(), clocks.rank_waits());
+    std::thread::sleep(2 * LOWERED_AFTER);
+    drop(early);
+    assert_eq!(gpu.log(), before);
 
+    (0..2).for_each(|rank| clocks.rank_trains(rank));
     let one = clocks.rank_waits();
     std::thread::sleep(2 * LOWERED_AFTER);
     assert_eq!(gpu.log(), before, "the other rank computes");
