@@ -18,6 +18,7 @@ pub mod probe;
 pub mod supervisor;
 pub mod synth;
 pub mod train;
+pub mod tune;
 
 /// What a subcommand ends with. The message is printed as it is, with its causes.
 pub type CliResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
@@ -40,6 +41,8 @@ pub enum Command {
     Partition(partition::PartitionArgs),
     /// Train on this computer, with one process per machine.
     Train(Box<train::TrainArgs>),
+    /// Choose policy, budget and window for a run, from what requests and rows cost here.
+    Tune(Box<tune::TuneArgs>),
     /// Train under several policies again and again, and tell what differs.
     Compare(Box<compare::CompareArgs>),
     /// Say what a policy would move, from trace files alone, or what a run would cost, before it is made.
@@ -73,6 +76,7 @@ impl Cli {
             Command::Synth(args) => synth::run(args),
             Command::Partition(args) => partition::run(args),
             Command::Train(args) => train::run(*args),
+            Command::Tune(args) => tune::run(*args),
             Command::Compare(args) => compare::run(*args),
             Command::Plan(args) => plan::run(args),
             Command::Probe(args) => probe::run(*args),

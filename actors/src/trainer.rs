@@ -195,7 +195,8 @@ impl Trainer {
             received = self.receive(epoch)?;
         }
         while let Prefetched::Trial(prepared, done) = received {
-            self.gradients(&prepared.batch, 1, epoch, prepared.step)?;
+            let labelled = prepared.batch.labels.iter().filter(|label| **label >= 0).count();
+            self.gradients(&prepared.batch, labelled.max(1) as u32, epoch, prepared.step)?;
             // Who gave it may be gone by now.
             let _ = done.send(Instant::now());
             self.step_over(*prepared);

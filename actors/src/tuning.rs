@@ -29,6 +29,7 @@ use crate::causes::in_one_line;
 use crate::collective::{Collective, CollectiveError, Moment};
 use crate::transport::ParcelKind;
 
+pub mod folder;
 pub mod stage;
 #[cfg(test)]
 mod tests;

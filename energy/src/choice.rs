@@ -24,7 +24,7 @@ use greengnn_model::plan::{CacheState, Delivery};
 use greengnn_model::policy::{Budget, FillError, PlanError, RemoteTrace, TraceReadError, UnknownPolicy};
 use serde::{Deserialize, Serialize};
 
-use crate::calibration::{Calibration, CalibrationError};
+use crate::calibration::{Calibration, CalibrationError, Setting};
 use crate::files::{FileError, read_json, write_json};
 use crate::fingerprint::Fingerprint;
 use crate::profile::Profile;
@@ -46,7 +46,7 @@ pub use plans::{Extent, Moved, RankMoves, rank_moves};
 pub use tuned::Tuned;
 
 /// The layout of a file with a choice.
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 
 /// The windows that the paper chooses from.
 pub const WINDOWS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -219,6 +219,8 @@ pub struct Choice {
     pub epochs: u32,
     /// Remote rows of all batches of all ranks and traced epochs.
     pub needed_rows: u64,
+    /// The most steps that a window can have: longer windows are the same program.
+    pub longest_window: u32,
     /// Whether a calibration decided between windows.
     pub is_calibrated: bool,
     /// By method and budget in the order in which they were given, the best window first.
@@ -363,6 +365,7 @@ pub fn choose_from(
         ranks: moves.len() as u32,
         epochs: context.epochs,
         needed_rows: extent.needed_rows,
+        longest_window: extent.longest_window,
         is_calibrated: calibration.is_some(),
         predictions,
         pick,
@@ -373,6 +376,46 @@ pub fn choose_from(
 }
 
 impl Choice {
+    /// The methods and budgets that were chosen from, each with its predictions, the best window first.
+    pub fn settings(&self) -> impl Iterator<Item = &[Prediction]> {
+        self.predictions
+            .chunk_by(|one, other| ranked::is_same_setting(one, other))
+    }
+
+    /// The candidates of one method and budget as a calibration takes them, and the name that it gives them. What they
+    /// really cost is for the caller to add.
+    pub fn calibration_setting(&self, predictions: &[Prediction]) -> Setting {
+        ranked::setting(predictions, self.longest_window, self.needed_rows, self.mode)
+    }
+
+    /// The same candidates in the order that a calibration gives the windows of each method and budget, if it is of use.
+    ///
+    /// # Errors
+    /// A price that is not finite.
+    pub fn calibrated(mut self, calibration: &Calibration) -> Result<Self, ChoiceError> {
+        if !calibration.is_used {
+            return Ok(self);
+        }
+        let settings: Vec<Vec<Prediction>> = self.settings().map(<[Prediction]>::to_vec).collect();
+        self.predictions.clear();
+        for mut predictions in settings {
+            predictions.sort_by_key(|prediction| prediction.window);
+            let setting = self.calibration_setting(&predictions);
+            let scores = calibration.score(&setting)?;
+            for (prediction, score) in predictions.iter_mut().zip(scores) {
+                prediction.score = score;
+            }
+            ranked::order(&mut predictions);
+            self.predictions.append(&mut predictions);
+        }
+        self.is_calibrated = true;
+        if let Some(pick) = ranked::pick(&self.predictions) {
+            self.pick = pick.clone();
+        }
+        self.why = ranked::why(&self);
+        Ok(self)
+    }
+
     /// Writes the choice to a file, as a whole or not at all.
     ///
     /// # Errors

@@ -284,17 +284,26 @@ impl Profile {
         Ok(write_json(path, self)?)
     }
 
-    /// Reads a profile that was measured on the hardware `here`.
+    /// Reads a profile, whatever hardware it was measured on.
     ///
     /// # Errors
-    /// [`ProfileError::File`], [`ProfileError::OtherFormat`], [`ProfileError::OtherHardware`].
-    pub fn load(path: &Path, here: &Fingerprint) -> Result<Self, ProfileError> {
+    /// [`ProfileError::File`], [`ProfileError::OtherFormat`].
+    pub fn read(path: &Path) -> Result<Self, ProfileError> {
         let profile: Self = read_json(path, "a profile")?;
         if profile.format_version != FORMAT_VERSION {
             return Err(ProfileError::OtherFormat {
                 found: profile.format_version,
             });
         }
+        Ok(profile)
+    }
+
+    /// Reads a profile that was measured on the hardware `here`.
+    ///
+    /// # Errors
+    /// [`ProfileError::File`], [`ProfileError::OtherFormat`], [`ProfileError::OtherHardware`].
+    pub fn load(path: &Path, here: &Fingerprint) -> Result<Self, ProfileError> {
+        let profile = Self::read(path)?;
         match profile.fingerprint.difference(here) {
             Some(difference) => Err(ProfileError::OtherHardware { difference }),
             None => Ok(profile),

@@ -5,6 +5,7 @@
 //! - [`traffic`] says what a plan moves, window by window and owner by owner.
 //! - [`cost`] prices it with measured coefficients, as the paper does or as ranks that train in step would stall (`in_step`).
 //! - [`ranking`] orders the candidates, in which schedules that are the same program are ties.
+//! - [`repeated`] says which candidates that were run can be told apart, and what a pick cost beside the best one.
 //! - [`evaluation`] holds the order against measurements, beside the best order that is the same everywhere.
 //!
 //! All of it is arithmetic on what it is given: no clock, no file, no hardware.
@@ -13,6 +14,7 @@ pub mod cost;
 pub mod evaluation;
 mod in_step;
 pub mod ranking;
+pub mod repeated;
 pub mod traffic;
 
 pub use cost::{
@@ -22,6 +24,7 @@ pub use cost::{
 pub use evaluation::{Configuration, Evaluation, Measured, Outcome, Score, evaluate};
 pub(crate) use in_step::waits_in_step;
 pub use ranking::{RankError, TieGroup, kendall_tau_b, rank_windows};
+pub use repeated::{PickedWindow, RepeatedRuns};
 pub use traffic::{Delivery, LaterTraffic, OwnerTraffic, TrafficCounter, WindowTraffic, traffic_of_plan};
 
 #[cfg(test)]

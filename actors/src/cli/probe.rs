@@ -11,6 +11,7 @@ use super::CliResult;
 use super::train::title;
 use crate::config::TrainFlags;
 use crate::launcher::{self, LocalRun};
+use crate::tuning::folder::TuningFolder;
 use crate::work::Work;
 
 #[derive(Debug, clap::Args)]
@@ -21,9 +22,9 @@ pub struct ProbeArgs {
     pub probe: ProbeFlags,
     #[command(flatten)]
     pub flags: TrainFlags,
-    /// File for the profile
-    #[arg(long, value_name = "FILE", default_value = "profile.json")]
-    pub out: PathBuf,
+    /// File for the profile [default: tuning/profile.json in the folder of the parts, where `train` and `tune` look for it]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
     /// Print the profile as JSON on standard output
     #[arg(long)]
     pub json: bool,
@@ -65,6 +66,7 @@ pub fn run(args: ProbeArgs) -> CliResult {
     let plan = args.probe.plan()?;
     let manifest = PartsManifest::open(&args.parts)?;
     config.check_against(&manifest)?;
+    let folder = TuningFolder::new(None, &args.parts);
     let profile = launcher::run(&LocalRun {
         machines: config.machines.unwrap_or(u32::from(manifest.book.parts())),
         config,
@@ -75,12 +77,19 @@ pub fn run(args: ProbeArgs) -> CliResult {
         metrics_addr: None,
     })?
     .profile()?;
-    profile.save(&args.out)?;
+    let out = match args.out {
+        Some(out) => out,
+        None => {
+            folder.make()?;
+            folder.profile_path()
+        }
+    };
+    profile.save(&out)?;
     let mut stdout = std::io::stdout().lock();
     if args.json {
         writeln!(stdout, "{}", serde_json::to_string_pretty(&profile)?)?;
     } else {
-        writeln!(stdout, "{profile}profile: {}", args.out.display())?;
+        writeln!(stdout, "{profile}profile: {}", out.display())?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use greengnn_model::store::PartsManifest;
 
 use super::probe::ProbeFlags;
-use super::train::{OutputFlags, show};
+use super::train::{OutputFlags, known, show};
 use super::{AlreadyReported, CliResult, seconds};
 use crate::config::{TrainConfig, TrainFlags};
 use crate::control::cookie_from_environment;
@@ -45,6 +45,9 @@ pub struct SupervisorArgs {
     pub probe: bool,
     #[command(flatten)]
     pub probe_flags: ProbeFlags,
+    /// With --window auto, the folder in which `probe` and `tune` left what they measured [default: tuning, in DIR]
+    #[arg(long, value_name = "DIR")]
+    pub tuning: Option<PathBuf>,
     /// What to do, as JSON, from a launcher
     #[arg(long, hide = true)]
     pub work: Option<String>,
@@ -71,7 +74,7 @@ pub fn run(args: SupervisorArgs) -> CliResult {
     let work = match &args.work {
         Some(text) => serde_json::from_str(text)?,
         None if args.probe => Work::Probe(args.probe_flags.plan()?),
-        None => Work::default(),
+        None => Work::Train(known(&config, args.tuning.as_deref(), &args.dir)?),
     };
     // A launcher that wants no folder has said so by naming none.
     let out = match (&work, &args.work) {

@@ -19,7 +19,7 @@ const MOST: f64 = 16.0;
 /// are 1 where all owners are alike, which leaves a plan as it is without weights. The rank's own part, which it never asks,
 /// weighs as much as the cheapest. Where nothing has a price all weigh 1.
 ///
-/// [`Bulk::owner_weights`]: greengnn_model::policy::Bulk::owner_weights
+/// [`Bulk::owner_weights`]: greengnn_model::policy::bulk::Bulk::owner_weights
 pub fn owner_weights(coefficients: &Coefficients, rank: Rank) -> Vec<u32> {
     let rows = f64::from(Search::CROSSOVER_ROWS);
     let cost = |owner: &FetchCost| {

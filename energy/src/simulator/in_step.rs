@@ -7,8 +7,8 @@
 //! Training averages gradients at every step, so that a step starts when the last rank has its batch: a wait of one rank is a
 //! wait of all. Evaluation averages nothing: its steps are taken by every rank apart, and the ranks meet at the end.
 //!
-//! A fetch is priced in closed form, as if it had the link to itself once what was asked for before has come. What owners
-//! do for several ranks at once is in their measured coefficients or nowhere.
+//! What a rank asks for at one time is priced in closed form, as if it had the link to itself once what was asked for before
+//! has come. What owners do for several ranks at once is in their measured coefficients or nowhere.
 
 use super::cost::{Coefficients, RankTraffic, SimulationError};
 use super::traffic::{Delivery, OwnerTraffic};
@@ -168,45 +168,55 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// Asks for rows at a time, and notes when those of each step will have come.
+    /// Asks for all that leaves at one time, and notes when the rows of each step will have come.
     ///
-    /// The rows of an owner come one after the other at its speed, or at its share of the link: until `n` rows of one owner
-    /// have passed, so have up to `n` of each other one.
-    fn ask(&mut self, fetch: &Fetch<'_>, now: f64) -> Result<(), SimulationError> {
+    /// The rows of an owner come one after the other, at its speed or at its share of the link: until it has sent `n` rows,
+    /// each other owner has sent up to `n` of what it was asked.
+    fn ask(&mut self, fetches: &[Fetch<'_>], now: f64) -> Result<(), SimulationError> {
         let coefficients = self.coefficients;
         let row_wire_s = coefficients.row_bytes / coefficients.bytes_per_s;
-        let owners = &fetch.traffic.owners;
-        let mut first_rows = Vec::with_capacity(owners.len());
-        for traffic in owners {
+        // By owner what it was asked now, and how much of that is in the fetches so far.
+        let mut asked = vec![0; self.owner_free.len()];
+        let mut sent = vec![0; self.owner_free.len()];
+        let mut soonest: Option<f64> = None;
+        for traffic in fetches.iter().flat_map(|fetch| &fetch.traffic.owners) {
             let initiation_s = coefficients.initiation_s(traffic)?;
-            first_rows.push(self.owner_free[usize::from(traffic.owner)].max(now) + initiation_s);
-        }
-        let soonest = first_rows.iter().copied().reduce(f64::min).unwrap_or(now);
-        let link_start = self.link_free.max(soonest);
-        for (traffic, first_row) in owners.iter().zip(first_rows) {
             let owner = usize::from(traffic.owner);
-            let row_s = coefficients.owners[owner].row_s;
-            let at = |rows: u64| {
-                let passed: u64 = owners.iter().map(|other| other.rows.min(rows)).sum();
-                let owned = first_row + rows as f64 * row_s;
-                if rows == 0 {
-                    owned
-                } else {
-                    owned.max(link_start + passed as f64 * row_wire_s)
-                }
-            };
-            for (step, rows) in fetch.needs(traffic) {
-                let step = step.min(self.come.len() - 1);
-                self.come[step].later(Arrival {
-                    seconds: at(rows),
-                    kind: fetch.kind,
-                });
-            }
-            self.owner_free[owner] = at(traffic.rows);
+            let first_row = self.owner_free[owner].max(now) + initiation_s;
+            soonest = Some(soonest.map_or(first_row, |soonest| soonest.min(first_row)));
+            asked[owner] += traffic.rows;
         }
-        let rows: u64 = owners.iter().map(|traffic| traffic.rows).sum();
-        if rows > 0 {
-            self.link_free = link_start + rows as f64 * row_wire_s;
+        let link_start = self.link_free.max(soonest.unwrap_or(now));
+        let passed_by = |rows: u64| -> f64 {
+            let passed: u64 = asked.iter().map(|asked| rows.min(*asked)).sum();
+            link_start + passed as f64 * row_wire_s
+        };
+        for fetch in fetches {
+            for traffic in &fetch.traffic.owners {
+                let owner = usize::from(traffic.owner);
+                let row_s = coefficients.owners[owner].row_s.max(row_wire_s);
+                let first_row = self.owner_free[owner].max(now) + coefficients.initiation_s(traffic)?;
+                let at = |rows: u64| {
+                    let sent_by = first_row + rows as f64 * row_s;
+                    if rows == 0 {
+                        sent_by
+                    } else {
+                        sent_by.max(passed_by(sent[owner] + rows))
+                    }
+                };
+                for (step, rows) in fetch.needs(traffic) {
+                    let step = step.min(self.come.len() - 1);
+                    self.come[step].later(Arrival {
+                        seconds: at(rows),
+                        kind: fetch.kind,
+                    });
+                }
+                self.owner_free[owner] = at(traffic.rows);
+                sent[owner] += traffic.rows;
+            }
+        }
+        if asked.iter().any(|rows| *rows > 0) {
+            self.link_free = passed_by(u64::MAX);
         }
         Ok(())
     }
@@ -216,9 +226,9 @@ impl<'a> Rank<'a> {
         let freed_by = step.checked_sub(self.coefficients.ahead as usize + 1);
         let place = freed_by.and_then(|step| self.taken.get(step)).copied().unwrap_or(0.0);
         self.assembled.seconds = self.assembled.seconds.max(place);
-        while let Some(fetch) = self.fetches.next_if(|fetch| fetch.issue_gap <= step) {
-            self.ask(&fetch, self.assembled.seconds)?;
-        }
+        let due = std::iter::from_fn(|| self.fetches.next_if(|fetch| fetch.issue_gap <= step));
+        let due: Vec<Fetch> = due.collect();
+        self.ask(&due, self.assembled.seconds)?;
         self.assembled.later(self.come[step]);
         Ok(())
     }
@@ -321,3 +331,6 @@ fn meet(ranks: &mut [Rank<'_>]) {
         rank.apart_steps_s = 0.0;
     }
 }
+
+#[cfg(test)]
+mod tests;
