@@ -176,7 +176,7 @@ impl Keeping {
                         return;
                     }
                 }
-                Next::Observe => self.observe(),
+                Next::Observe => self.look(),
                 Next::Restore => self.restore(),
                 Next::End => return self.end(),
             }
@@ -249,6 +249,20 @@ impl Keeping {
         Ok(None)
     }
 
+    /// Looks at clocks that are low, unless the guard has restored them.
+    fn look(&mut self) {
+        if self.lease.as_mut().is_some_and(|lease| !lease.has_guard()) {
+            tracing::warn!(
+                "the guard of GPU clocks has ended, as it does after {} s; they are restored",
+                self.options.most.as_secs()
+            );
+            self.raise();
+            self.lease = None;
+            return;
+        }
+        self.observe();
+    }
+
     /// Tells what the GPUs are asked for and run at.
     fn observe(&mut self) {
         let Some(lease) = &mut self.lease else { return };
@@ -270,21 +284,23 @@ impl Keeping {
     }
 
     fn restore(&mut self) {
-        let was_low = self.is_lowered();
-        if was_low {
+        if self.is_lowered() {
             self.observe();
-        }
-        let failed = self.lease.as_mut().and_then(|lease| lease.raise().err());
-        if let Some(error) = failed {
-            tracing::error!("GPU clocks could not be restored: {error}");
-        } else if was_low {
-            self.observe();
+            self.raise();
         }
         self.shared.lock().is_low = false;
         self.shared.changed.notify_all();
         // The caller does not wait for the guard's end.
         if !self.keep_lease {
             self.lease = None;
+        }
+    }
+
+    fn raise(&mut self) {
+        let failed = self.lease.as_mut().and_then(|lease| lease.raise().err());
+        match failed {
+            Some(error) => tracing::error!("GPU clocks could not be restored: {error}"),
+            None => self.observe(),
         }
     }
 

@@ -106,6 +106,27 @@ fn with_a_lease_that_is_kept_clocks_are_lowered_again() {
 }
 
 #[test]
+fn clocks_that_a_guard_has_restored_are_told_as_restored() {
+    // The lease's file is the guard's last argument.
+    let ends_when_told = shell("echo ready; until [ -e \"$0.end\" ]; do sleep 0.01; done");
+    let kept = Kept::with(ends_when_told, &["a"], false);
+    kept.keeper.lower_after(Duration::ZERO);
+    assert_eq!(
+        seen(&kept.news.recv_timeout(PATIENCE).unwrap()),
+        [("a", Some(544), Some(544))]
+    );
+    let lease = std::fs::read_dir(kept.folder.path()).unwrap().next().unwrap();
+    let lease = lease.unwrap().path().into_os_string().into_string().unwrap();
+    std::fs::write(format!("{lease}.end"), "").unwrap();
+    let last = std::iter::from_fn(|| kept.news.recv_timeout(PATIENCE).ok())
+        .find(|news| seen(news)[0].1.is_none())
+        .unwrap();
+    assert_eq!(seen(&last), [("a", None, Some(544))]);
+    kept.keeper.restore();
+    assert_eq!(kept.clocks.log(), ["lower a", "restore a"]);
+}
+
+#[test]
 fn a_keeper_that_is_dropped_restores() {
     let kept = Kept::with(waiting_guard(), &["a"], false);
     kept.keeper.lower_after(Duration::ZERO);
