@@ -90,6 +90,8 @@ fn member(name: &str, supervisor: &str, parts: &Path, cookie: &str, scratch: &Pa
         listen: None,
         cookie: cookie.to_owned(),
         work_folder: scratch.join(name),
+        // This program has no subcommand that restores GPU clocks when it is killed.
+        clock_guard: None,
         meter: Arc::new(Meter::start(MeterConfig::from_env())),
         join_within: Duration::from_secs(30),
     }

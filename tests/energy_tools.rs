@@ -2,97 +2,10 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Running, serial};
-use tempfile::TempDir;
-
-const PASCAL: &str = "4";
-const AMPERE: &str = "7";
-
-/// A computer with a fake GPU whose clocks are kept in a file, and a folder for leases.
-struct Computer {
-    folder: TempDir,
-    architecture: &'static str,
-}
-
-impl Computer {
-    fn new(architecture: &'static str) -> Self {
-        Self {
-            folder: tempfile::tempdir().unwrap(),
-            architecture,
-        }
-    }
-
-    fn clocks(&self) -> PathBuf {
-        self.folder.path().join("clocks")
-    }
-
-    fn leases(&self) -> PathBuf {
-        self.folder.path().join("leases")
-    }
-
-    fn configure(&self, command: &mut Command) {
-        command
-            .env("GREENGNN_NVML", fake_nvml())
-            .env("FAKE_NVML_CLOCKS", self.clocks())
-            .env("FAKE_NVML_ARCHITECTURE", self.architecture)
-            .env("GREENGNN_CLOCK_LEASES", self.leases());
-    }
-
-    fn start(&self, arguments: &[&str]) -> Running {
-        Running::start_with(arguments, |command| self.configure(command))
-    }
-
-    /// What is set for the GPU: the locked clock, the memory clock and the graphics clock in MHz.
-    fn set(&self) -> String {
-        let text = std::fs::read_to_string(self.clocks()).unwrap_or_default();
-        text.lines().next().unwrap_or_default().to_owned()
-    }
-
-    fn wait_for(&self, wanted: &str) {
-        wait_until(
-            || self.set() == wanted,
-            || format!("clocks are {} instead of {wanted}", self.set()),
-        );
-    }
-
-    fn lease_files(&self) -> usize {
-        std::fs::read_dir(self.leases()).map_or(0, Iterator::count)
-    }
-
-    fn has_no_lease(&self) {
-        wait_until(|| self.lease_files() == 0, || "a lease is left".to_owned());
-    }
-}
-
-fn wait_until(mut is_so: impl FnMut() -> bool, otherwise: impl Fn() -> String) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "{}", otherwise());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// The library as Cargo built it, beside this test.
-fn fake_nvml() -> PathBuf {
-    let path = std::env::current_exe().unwrap().with_file_name("libfake_nvml.so");
-    assert!(path.exists(), "{}: cargo builds it with the tests", path.display());
-    path
-}
-
-/// The processes whose command line names `wanted`.
-fn processes_with(wanted: &Path) -> Vec<libc::pid_t> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid: &libc::pid_t| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(wanted.to_str().unwrap())
-    })
-    .collect()
-}
+use common::gpu::{AMPERE, Computer, PASCAL, processes_with, wait_until};
+use common::{Running, serial};
 
 #[test]
 fn a_killed_process_s_clocks_are_restored() {

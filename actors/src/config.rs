@@ -1,6 +1,7 @@
 //! The configuration of a training run: defaults, then the file of `--config`, then the flags.
 
 mod flags;
+mod lower_clocks;
 mod window;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use greengnn_model::store::PartsManifest;
 use serde::{Deserialize, Serialize};
 
 pub use flags::TrainFlags;
+pub use lower_clocks::LowerClocks;
 pub use window::Window;
 
 /// Everything that decides what a run computes and how. Written to the run folder as it was resolved.
@@ -72,6 +74,10 @@ pub struct TrainConfig {
     pub idle_baseline: f64,
     /// Keep the trace files of a machine under this folder instead of deleting them after use.
     pub keep_trace: Option<PathBuf>,
+    /// Lower the clocks of GPUs until the first training step: `auto`, those that the ranks train on, or UUIDs.
+    pub lower_clocks: Option<LowerClocks>,
+    /// And, as an experiment, while all ranks of a machine wait for batches.
+    pub lower_clocks_while_waiting: bool,
     /// Check the parts' files against their checksums, and every remote row of every batch against reads of slots that
     /// hold nothing.
     pub verify: bool,
@@ -107,6 +113,8 @@ impl Default for TrainConfig {
             deadline_s: 60.0,
             idle_baseline: 0.0,
             keep_trace: None,
+            lower_clocks: None,
+            lower_clocks_while_waiting: false,
             verify: false,
         }
     }
@@ -256,6 +264,10 @@ impl TrainConfig {
         if self.idle_baseline != 0.0 && !(1.0..=600.0).contains(&self.idle_baseline) {
             let wanted = "0 for none, or 1 to 600 seconds";
             return refuse("idle-baseline", wanted, self.idle_baseline.to_string());
+        }
+        if self.lower_clocks_while_waiting && self.lower_clocks.is_none() {
+            let wanted = "given together with lower-clocks, which says whose clocks are lowered";
+            return refuse("lower-clocks-while-waiting", wanted, "it alone".to_owned());
         }
         Ok(())
     }

@@ -81,6 +81,7 @@ impl Actor for SupervisorGate {
             SupervisorMessage::Ready(machine) => ClusterEvent::Ready(machine),
             SupervisorMessage::Steps(Rmp(steps)) => ClusterEvent::Steps(steps),
             SupervisorMessage::Timeline(machine, Rmp(points)) => ClusterEvent::Timeline(machine, points),
+            SupervisorMessage::Clocks(machine, Rmp(news)) => ClusterEvent::Clocks(machine, news),
             SupervisorMessage::EpochDone(Rmp(report)) => ClusterEvent::EpochDone(Box::new(report)),
             SupervisorMessage::Weights(Rmp(chunk)) => ClusterEvent::Weights(chunk),
             SupervisorMessage::Finished(Rmp(report)) => ClusterEvent::Finished(Box::new(report)),

@@ -9,6 +9,7 @@
 //! 4. A rank is a [`presampler`], its initial [`filling`], a [`planner`], a [`prefetcher`] with its [`arena`], the
 //!    [`residency`] of rows on the device and the assembly of batches, and a [`trainer`] that averages gradients in a
 //!    [`collective`]. With [`push_pull`] no rows move, and the ranks compute the first layer together.
+//!    Until they train, [`gpu_clocks`] may be low.
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
 //!
 //! Where windows are to be chosen, a [`tuning`] of all ranks does so before every epoch.
@@ -26,6 +27,7 @@ pub mod control;
 pub mod doctor;
 pub mod filling;
 pub mod gate;
+pub mod gpu_clocks;
 mod landing;
 pub mod launcher;
 pub mod lifetime;

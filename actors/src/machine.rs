@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greengnn_energy::clocks::{ClockNews, GuardProgram};
 use greengnn_energy::meter::Meter;
 use greengnn_energy::profile::Profile;
 use greengnn_energy::snapshot::EnergySnapshot;
@@ -21,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::causes::in_one_line;
 use crate::control::{self, ControlError, ControlNode};
 use crate::gate::{MachineGate, supervisor_gate};
+use crate::gpu_clocks::{self, ClockPlan, GpuClocks};
 use crate::probe::MachineMeter;
 use crate::protocol::{
     Assignment, Failure, JoinReply, JoinRequest, PROTOCOL_VERSION, PeriodReading, RankReport, SupervisorMessage,
@@ -33,7 +35,7 @@ use crate::supervisor::{DEAD_AFTER, incarnation, manifest_sha256};
 use crate::trainer::EpochOutcome;
 use crate::transport::{Hosted, MachineId};
 use crate::wiring::{self, Wiring, WiringError};
-use crate::work::Chosen;
+use crate::work::{Chosen, Work};
 
 mod reporting;
 mod setup;
@@ -80,6 +82,8 @@ pub struct MachineOptions {
     pub cookie: String,
     /// Where trace files go while they are needed.
     pub work_folder: PathBuf,
+    /// Restores GPU clocks if this process is killed while they are low. Without one none are lowered.
+    pub clock_guard: Option<GuardProgram>,
     pub meter: Arc<Meter>,
     /// The longest wait for the supervisor to appear.
     pub join_within: Duration,
@@ -97,6 +101,8 @@ pub async fn run(
         return Err(MachineError::NoParts(options.parts));
     }
     let id = MachineId::new(options.name.clone(), incarnation()?);
+    // A task that panics has said so.
+    let _ = tokio::task::spawn_blocking(gpu_clocks::repair).await;
     let mut cancel = Box::pin(cancel);
     let connected = tokio::select! {
         connected = connect(&options, &id) => connected?,
@@ -197,6 +203,8 @@ pub enum MachineEvent {
         rank: Rank,
         parameters: Vec<NamedParameter>,
     },
+    /// What became of the clocks of the machine's GPUs.
+    Clocks(ClockNews),
     /// A probe has come to its end, as rank 0 saw it.
     Probed(Box<Profile>),
     /// The ranks have chosen, as rank 0 knows.
@@ -243,6 +251,7 @@ struct MachineState {
     steps_sent: Instant,
     weights: BTreeMap<Rank, String>,
     device: String,
+    clocks: Option<Arc<GpuClocks>>,
 }
 
 struct MachineSupervisor;
@@ -286,6 +295,7 @@ impl Actor for MachineSupervisor {
             manifest_sha256,
             cpu_fingerprint: cpu_fingerprint(),
             boot_id: greengnn_energy::process::boot_id(),
+            process: std::process::id(),
             control_address: node.address().to_string(),
         };
         join(supervisor.clone(), request, myself.clone());
@@ -314,6 +324,7 @@ impl Actor for MachineSupervisor {
             steps_sent: Instant::now(),
             weights: BTreeMap::new(),
             device: String::new(),
+            clocks: None,
         })
     }
 
@@ -411,6 +422,7 @@ impl MachineState {
             }
             MachineEvent::EpochDone { rank, outcome } => self.on_epoch_done(rank, *outcome)?,
             MachineEvent::Trained { rank, parameters } => self.on_trained(rank, &parameters)?,
+            MachineEvent::Clocks(news) => self.tell(SupervisorMessage::Clocks(self.id.name.clone(), Rmp(news)))?,
             MachineEvent::Probed(profile) => self.tell(SupervisorMessage::Probed(Rmp(profile)))?,
             MachineEvent::Chosen(chosen) => self.tell(SupervisorMessage::Chosen(Rmp(chosen)))?,
             MachineEvent::Check => {
@@ -460,6 +472,7 @@ impl MachineState {
                 "the supervisor said begin before this machine was ready".to_owned(),
             ));
         };
+        self.clocks = lowered_clocks(wiring, self.options.clock_guard.as_ref(), myself)?;
         let book: Arc<PartitionBook> = Arc::clone(&wiring.book);
         let ranks: Vec<Rank> = wiring.seats.iter().map(|seat| seat.rank).collect();
         // One rank of the machine reads its meter.
@@ -495,6 +508,7 @@ impl MachineState {
                 push_pull: seat.push_pull,
                 preaggregate: wiring.preaggregate,
                 trace_folder,
+                clocks: self.clocks.clone(),
             };
             let name = format!("rank-{rank}@{}", self.id.name);
             let (actor, _) = Actor::spawn_linked(Some(name), RankActor, (start, myself.clone()), myself.get_cell())
@@ -527,12 +541,50 @@ impl MachineState {
         for rank in self.ranks.values() {
             rank.stop(None);
         }
+        let clocks = self.clocks.take();
         let myself = myself.clone();
         tokio::spawn(async move {
+            if let Some(clocks) = clocks {
+                // A task that panics has dropped its lease, and so restored.
+                let _ = tokio::task::spawn_blocking(move || clocks.end()).await;
+            }
             // The message above leaves from a task of its own; give it a moment before the session goes.
             tokio::time::sleep(Duration::from_millis(200)).await;
             let _ = result.send(outcome);
             myself.stop(None);
         });
     }
+}
+
+/// Lowers the clocks of the machine's GPUs until its ranks are set up, if that was asked for.
+fn lowered_clocks(
+    wiring: &Wiring,
+    guard: Option<&GuardProgram>,
+    machine: &ActorRef<MachineEvent>,
+) -> Result<Option<Arc<GpuClocks>>, MachineError> {
+    // A probe and a choice measure the hardware as it is.
+    let (Some(lower), Work::Train(_)) = (&wiring.config.lower_clocks, &wiring.work) else {
+        return Ok(None);
+    };
+    let Some(guard) = guard else {
+        let reason = "this program has no guard that would restore them".to_owned();
+        let _ = machine.cast(MachineEvent::Clocks(ClockNews::NotLowered { reason }));
+        return Ok(None);
+    };
+    let plan = ClockPlan {
+        lower: lower.clone(),
+        while_waiting: wiring.config.lower_clocks_while_waiting,
+        devices: wiring.gpus.clone(),
+        companions: wiring.companions.clone(),
+        ranks: wiring.seats.iter().map(|seat| seat.rank).collect(),
+        guard: guard.clone(),
+    };
+    let machine = machine.clone();
+    let tell = move |news| {
+        // A machine that has ended tells nobody.
+        let _ = machine.cast(MachineEvent::Clocks(news));
+    };
+    let clocks = GpuClocks::lower(plan, tell);
+    let clocks = clocks.map_err(|error| MachineError::Failed(format!("no thread for GPU clocks: {error}")))?;
+    Ok(Some(Arc::new(clocks)))
 }

@@ -39,6 +39,7 @@ pub fn place(parts: PartId, requests: &[&JoinRequest]) -> Result<Vec<MachineInfo
             name: request.name.clone(),
             control_address: request.control_address.clone(),
             boot_id: request.boot_id.clone(),
+            process: request.process,
             ranks: Vec::new(),
         })
         .collect();
@@ -132,6 +133,7 @@ mod tests {
             manifest_sha256: String::new(),
             cpu_fingerprint: "avx2".to_owned(),
             boot_id: String::new(),
+            process: 0,
             control_address: String::new(),
         }
     }

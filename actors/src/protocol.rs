@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use greengnn_energy::clocks::ClockNews;
 use greengnn_energy::profile::Profile;
 use greengnn_energy::snapshot::EnergyReading;
 use greengnn_energy::source::SourceReport;
@@ -39,6 +40,8 @@ pub enum SupervisorMessage {
     Steps(Rmp<Vec<StepRecord>>),
     /// Power over time, as a machine's meter saw it.
     Timeline(String, Rmp<Vec<TimelinePoint>>),
+    /// What became of the clocks of a machine's GPUs.
+    Clocks(String, Rmp<ClockNews>),
     /// A machine's ranks have finished an epoch or the set-up.
     EpochDone(Rmp<EpochReport>),
     /// A piece of the trained parameters, from the machine that hosts rank 0.
@@ -92,6 +95,8 @@ pub struct JoinRequest {
     pub cpu_fingerprint: String,
     /// Machines of one host have the same.
     pub boot_id: String,
+    /// The process id.
+    pub process: u32,
     /// Where other machines dial this one.
     pub control_address: String,
 }
@@ -108,6 +113,8 @@ pub struct MachineInfo {
     pub name: String,
     pub control_address: String,
     pub boot_id: String,
+    /// The process id.
+    pub process: u32,
     /// The ranks that it hosts, which are also the parts that it serves.
     pub ranks: Vec<Rank>,
 }

@@ -33,6 +33,7 @@ use crate::causes::in_one_line;
 use crate::collective::Collective;
 use crate::config::TrainConfig;
 use crate::filling::{Filling, FillingError};
+use crate::gpu_clocks::GpuClocks;
 use crate::machine::MachineEvent;
 use crate::planner::{Asking, PLANS_AHEAD, RankPlanner, encode_as};
 use crate::prefetcher::{PrefetchError, Prefetched, Prefetcher, planned_of};
@@ -81,6 +82,8 @@ pub struct RankStart {
     pub push_pull: Option<PushPullSeat>,
     pub preaggregate: bool,
     pub trace_folder: PathBuf,
+    /// The machine's GPU clocks, if they are to be lowered.
+    pub clocks: Option<Arc<GpuClocks>>,
 }
 
 /// What happens to a rank.
@@ -316,6 +319,7 @@ fn start_workers(
             planner,
             prefetcher,
             tuning,
+            clocks: start.clocks.clone(),
         })),
     };
     let told = myself.clone();
@@ -350,6 +354,7 @@ fn start_workers(
         first_layer,
         runtime,
         batches,
+        clocks: start.clocks,
         ahead: Arc::clone(&ahead),
         buffers,
         trained,
@@ -484,6 +489,8 @@ struct RowLoader {
     prefetcher: Prefetcher,
     /// What is done before the first epoch where windows are to be chosen.
     tuning: Option<TuningStage>,
+    /// The machine's GPU clocks, if they are to be lowered.
+    clocks: Option<Arc<GpuClocks>>,
 }
 
 /// Why a rank's loader ended.
@@ -545,6 +552,10 @@ impl RowLoader {
         let failed = |source| LoaderError::Tuning { rank, source };
         let mut probed = None;
         if let Some(tuning) = &mut self.tuning {
+            if let Some(clocks) = self.clocks.take() {
+                // Before all ranks tell their hardware. A task that panics has said so.
+                let _ = tokio::task::spawn_blocking(move || clocks.rank_is_set_up(rank)).await;
+            }
             let found = tuning.profile().await.map_err(failed)?;
             let _ = told.cast(RankEvent::KnowsCosts);
             self.prefetcher.epochs.add_permits(EPOCHS_AHEAD);

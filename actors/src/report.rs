@@ -13,6 +13,7 @@
 //! [`units`] writes figures for people. Every joule that anything here prints has its quality beside it.
 
 pub mod bound;
+pub mod clocks;
 pub mod comparison;
 pub mod html;
 pub mod plot;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use greengnn_energy::choice::Choice;
+use greengnn_energy::clocks::ClockNews;
 use greengnn_energy::domain::DomainKey;
 use greengnn_energy::profile::Profile;
 use greengnn_energy::timeline::TimelinePoint;
@@ -13,6 +14,7 @@ use greengnn_model::store::PartsManifest;
 use crate::protocol::{EpochReport, MachineInfo};
 use crate::recorder::CompletedEpoch;
 use crate::report::bound::BoundMeter;
+use crate::report::clocks::{ClockLog, ClockRecord, ClockSummary};
 use crate::report::html::{self, Report};
 use crate::report::plot::PlotError;
 use crate::report::progress::Progress;
@@ -46,6 +48,7 @@ pub struct RunOutput {
     energy: Vec<EnergyPoint>,
     /// The machine that each domain is taken from.
     domain_sources: BTreeMap<DomainKey, String>,
+    clocks: ClockLog,
     started_unix_s: f64,
     ranks: usize,
     steps_done: u32,
@@ -70,6 +73,7 @@ impl RunOutput {
             bound: None,
             energy: Vec::new(),
             domain_sources: BTreeMap::new(),
+            clocks: ClockLog::default(),
             started_unix_s: greengnn_energy::clock::unix_now_s(),
             ranks: usize::from(manifest.book.parts()),
             steps_done: 0,
@@ -189,6 +193,34 @@ impl RunOutput {
                 .take(REPORT_POINTS - self.energy.len().min(REPORT_POINTS)),
         );
         Ok(())
+    }
+
+    /// What became of the clocks of a machine's GPUs.
+    pub fn clocks(&mut self, machine: &str, news: &ClockNews) -> Result<(), RunOutputError> {
+        if let Some(line) = self.clocks.add(machine, news) {
+            self.note(&line);
+        }
+        if let ClockNews::Seen(points) = news {
+            for point in points {
+                telemetry::record_clock(point);
+                let record = ClockRecord {
+                    at_s: point.unix_s - self.started_unix_s,
+                    machine: machine.to_owned(),
+                    gpu: point.gpu.clone(),
+                    requested_mhz: point.requested_mhz,
+                    observed_mhz: point.observed_mhz,
+                };
+                if let Some(folder) = &self.folder {
+                    folder.append_metrics(&MetricsRecord::Clock(record))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What became of all of them.
+    pub fn clock_summary(&self) -> ClockSummary {
+        self.clocks.summary()
     }
 
     /// Everything of an epoch is known.

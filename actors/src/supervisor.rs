@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use greengnn_energy::clocks::ClockNews;
 use greengnn_energy::profile::Profile;
 use greengnn_energy::timeline::TimelinePoint;
 use greengnn_model::store::{PartsManifest, StoreError};
@@ -151,6 +152,7 @@ pub enum ClusterEvent {
     Ready(String),
     Steps(Vec<StepRecord>),
     Timeline(String, Vec<TimelinePoint>),
+    Clocks(String, ClockNews),
     EpochDone(Box<EpochReport>),
     Weights(WeightsChunk),
     Finished(Box<FinishedReport>),
@@ -324,7 +326,8 @@ impl Actor for ClusterSupervisor {
 
 impl ClusterState {
     async fn on_event(&mut self, myself: &ActorRef<ClusterEvent>, event: ClusterEvent) -> Result<(), RunError> {
-        if !matches!(event, ClusterEvent::CheckProgress) {
+        // Clocks are looked at every second, whether the run moves or not.
+        if !matches!(event, ClusterEvent::CheckProgress | ClusterEvent::Clocks(..)) {
             self.last_progress = Instant::now();
         }
         match event {
@@ -332,6 +335,7 @@ impl ClusterState {
             ClusterEvent::Ready(machine) => self.on_ready(myself, &machine),
             ClusterEvent::Steps(steps) => Ok(self.output.steps(&steps)?),
             ClusterEvent::Timeline(machine, points) => Ok(self.output.timeline(&machine, &points)?),
+            ClusterEvent::Clocks(machine, news) => Ok(self.output.clocks(&machine, &news)?),
             ClusterEvent::EpochDone(report) => self.on_epoch(*report),
             ClusterEvent::Weights(chunk) => self.on_weights(chunk),
             ClusterEvent::Finished(report) => self.on_finished(myself, *report),
@@ -468,6 +472,7 @@ impl ClusterState {
             bound_by: self.output.bound_by(),
             row_bound: None,
             meters: self.meter_sources(),
+            gpu_clocks: config.lower_clocks.as_ref().map(|_| self.output.clock_summary()),
         })
     }
 

@@ -7,6 +7,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
+use greengnn_energy::clocks::ClockPoint;
 use greengnn_energy::domain::DomainKey;
 use greengnn_energy::quality::Quality;
 use greengnn_model::counters::Traffic;
@@ -43,6 +44,10 @@ pub mod names {
     pub const SYNC_SECONDS: &str = "greengnn_sync_seconds_total";
     /// Joules of a domain of a host, by quality.
     pub const ENERGY_JOULES: &str = "greengnn_energy_joules_total";
+    /// The graphics clock of a GPU, by `kind`: `requested` while it is lowered, else NaN, and `observed`.
+    pub const GPU_CLOCK_MHZ: &str = "greengnn_gpu_clock_mhz";
+    /// Whether the run holds the clocks of a GPU down: 1 or 0.
+    pub const GPU_CLOCK_LEASE_ACTIVE: &str = "greengnn_gpu_clock_lease_active";
     /// The last finished epoch.
     pub const EPOCH: &str = "greengnn_epoch";
     /// Its training loss.
@@ -174,6 +179,16 @@ pub fn describe() {
             Unit::Count,
             "Joules of a domain, with the quality of the figure; only grows",
         ),
+        (
+            names::GPU_CLOCK_MHZ,
+            Unit::Count,
+            "Graphics clock of a GPU in MHz, requested while it is lowered and observed",
+        ),
+        (
+            names::GPU_CLOCK_LEASE_ACTIVE,
+            Unit::Count,
+            "Whether the run holds the clocks of a GPU down",
+        ),
         (names::EPOCH, Unit::Count, "The last finished epoch"),
         (names::LOSS, Unit::Count, "Training loss of the last finished epoch"),
         (
@@ -234,6 +249,16 @@ pub fn record_energy(domain: &DomainKey, quality: Quality, joules: f64) {
         ];
         gauge!(names::ENERGY_JOULES, &labels).increment(joules);
     }
+}
+
+/// The clock of a GPU. One that is not known is NaN: a run that lowers no clocks has no such series.
+pub fn record_clock(point: &ClockPoint) {
+    for (kind, megahertz) in [("requested", point.requested_mhz), ("observed", point.observed_mhz)] {
+        gauge!(names::GPU_CLOCK_MHZ, "gpu" => point.gpu.clone(), "kind" => kind)
+            .set(megahertz.map_or(f64::NAN, f64::from));
+    }
+    let is_active = f64::from(u8::from(point.requested_mhz.is_some()));
+    gauge!(names::GPU_CLOCK_LEASE_ACTIVE, "gpu" => point.gpu.clone()).set(is_active);
 }
 
 /// The epoch that has just finished.
@@ -324,6 +349,31 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{text}");
         }
         assert!(!text.contains("gpu-0"), "{text}");
+    }
+
+    #[test]
+    fn a_clock_is_recorded_as_requested_and_as_observed() {
+        let lowered = ClockPoint {
+            unix_s: 1.0,
+            gpu: "GPU-a".to_owned(),
+            requested_mhz: Some(544),
+            observed_mhz: Some(600),
+        };
+        let text = rendered(|| record_clock(&lowered));
+        for line in [
+            "greengnn_gpu_clock_mhz{gpu=\"GPU-a\",kind=\"requested\"} 544",
+            "greengnn_gpu_clock_mhz{gpu=\"GPU-a\",kind=\"observed\"} 600",
+            "greengnn_gpu_clock_lease_active{gpu=\"GPU-a\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no line {line} in\n{text}");
+        }
+        let restored = ClockPoint {
+            requested_mhz: None,
+            ..lowered
+        };
+        let text = rendered(|| record_clock(&restored));
+        assert!(text.contains("kind=\"requested\"} NaN"), "{text}");
+        assert!(text.contains("lease_active{gpu=\"GPU-a\"} 0"), "{text}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::causes::in_one_line;
 use crate::collective::{Collective, CollectiveError, Moment};
+use crate::gpu_clocks::GpuClocks;
 use crate::prefetcher::{EpochTally, Prefetched, PreparedBatch};
 use crate::presampler::EpochTrace;
 use crate::push_pull::PushPullError;
@@ -96,6 +97,8 @@ pub struct Trainer {
     pub first_layer: Option<FirstLayer>,
     pub runtime: Handle,
     pub batches: mpsc::Receiver<Prefetched>,
+    /// The machine's GPU clocks, if they are to be lowered.
+    pub clocks: Option<Arc<GpuClocks>>,
     /// One permit back per finished step: the prefetcher may assemble one more.
     pub ahead: Arc<Semaphore>,
     /// Where the buffers of a batch go once it is done.
@@ -117,6 +120,12 @@ impl Trainer {
             let trace = self.next_epoch(epoch)?;
             let stall_s = waiting.elapsed().as_secs_f64();
             let mut running = RunningEpoch::new(epoch, &trace);
+            if epoch == 0
+                && let Some(clocks) = &self.clocks
+            {
+                // Before the exchange below, which no rank leaves while another has not got here.
+                clocks.rank_trains(self.rank);
+            }
             let syncing = Instant::now();
             let divisors = self.divisors(&trace)?;
             if epoch > 0 {
@@ -410,6 +419,7 @@ impl Trainer {
 
     fn receive(&mut self, epoch: u32) -> Result<Prefetched, TrainerError> {
         let (rank, within) = (self.rank, self.patience);
+        let _waits = self.clocks.as_ref().map(GpuClocks::rank_waits);
         let mut cancelled = self.cancelled.clone();
         let batches = &mut self.batches;
         self.runtime.block_on(async {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use greengnn_energy::clocks::CudaGpu;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::layers::{Device, DeviceChoice, LayerError, ModelConfig, Trainable};
 use greengnn_model::plan::Delivery;
@@ -98,6 +99,10 @@ pub struct Wiring {
     pub delivery: Delivery,
     pub preaggregate: bool,
     pub device: String,
+    /// The devices of those ranks that train on a GPU.
+    pub gpus: Vec<CudaGpu>,
+    /// The processes of the run on this computer, this one among them.
+    pub companions: Vec<u32>,
     pub budgets: BTreeMap<Rank, u32>,
     /// One per rank; taken when the run begins.
     pub seats: Vec<Seat>,
@@ -222,10 +227,17 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
     let mut seats = Vec::new();
     let mut budgets = BTreeMap::new();
     let mut device_name = String::new();
+    let mut gpus = Vec::new();
     for (local, (rank, part)) in parts.into_iter().enumerate() {
         let device = Device::probe(choice, local as u32)?;
         tracing::info!("rank {rank} trains on {device}: {}", device.reason());
         device_name = device.to_string();
+        if device.cuda_index().is_some() {
+            gpus.push(CudaGpu {
+                device: device_name.clone(),
+                uuid: device.cuda_uuid(),
+            });
+        }
         let model_config = model_config(&config, &manifest);
         let push_pull = match (config.communication, hosted.shard(rank)) {
             (Communication::PushPull, Some(shard)) => Some(PushPullSeat::new(&model_config, &book, shard)?),
@@ -271,6 +283,8 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         delivery,
         preaggregate,
         device: device_name,
+        gpus,
+        companions: companions(own, &machines),
         budgets,
         seats,
         _lanes: lanes,
@@ -364,11 +378,7 @@ pub fn step_counts(manifest: &PartsManifest, batch_size: u32) -> StepCounts {
 
 /// Compute threads of this process: what was asked for, or this machine's share of the host's cores.
 fn set_threads(config: &TrainConfig, own: &MachineInfo, machines: &[MachineInfo]) {
-    let on_this_host = machines
-        .iter()
-        .filter(|machine| machine.boot_id == own.boot_id)
-        .count()
-        .max(1);
+    let on_this_host = companions(own, machines).len().max(1);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = config
         .threads
@@ -376,6 +386,12 @@ fn set_threads(config: &TrainConfig, own: &MachineInfo, machines: &[MachineInfo]
     if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
         tracing::debug!("the compute threads of this process were set before: {error}");
     }
+}
+
+/// The processes of the run on this computer.
+fn companions(own: &MachineInfo, machines: &[MachineInfo]) -> Vec<u32> {
+    let here = machines.iter().filter(|machine| machine.boot_id == own.boot_id);
+    here.map(|machine| machine.process).collect()
 }
 
 /// A hash of 64 hexadecimal digits.

@@ -17,9 +17,11 @@
 use crate::nvml::GpuError;
 
 pub mod guard;
+mod keeper;
 mod lease;
 mod nvml;
 mod record;
+mod targets;
 #[cfg(test)]
 mod tests;
 
@@ -28,8 +30,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use keeper::{ClockKeeper, ClockNews, ClockPoint, OpenClocks};
 pub use lease::{ClockLease, GuardProgram, LeaseOptions};
 pub use record::{LeaseFolder, LeaseRecord, LeasedGpu, Repaired};
+pub use targets::{ClockTargets, CudaGpu, TargetError};
 
 use crate::files::FileError;
 
@@ -99,11 +103,17 @@ pub enum ClockError {
         "the clocks of GPU {uuid} are left alone: process {process} computes on it too; end it, or allow the GPU to be shared"
     )]
     Shared { uuid: String, process: u32 },
+    #[error("the clocks of GPU {uuid} are left alone: process {process} holds them down already")]
+    Held { uuid: String, process: u32 },
+    #[error("clocks are not lowered any more: the guard that would restore them has ended")]
+    GuardGone,
+    #[error(transparent)]
+    Target(#[from] TargetError),
     #[error("the guard that would restore the clocks could not be started ({program}): {source}")]
     Guard { program: PathBuf, source: std::io::Error },
     #[error("the guard that would restore the clocks did not get ready within {} s: {said}", within.as_secs())]
     GuardNotReady { within: Duration, said: String },
-    #[error("the folder {path} for leases cannot be made or read: {source}")]
+    #[error("the folder {path} for leases cannot be made, read or locked: {source}")]
     Folder { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     File(#[from] FileError),

@@ -14,6 +14,8 @@ use greengnn_model::synth::SynthSpec;
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub mod gpu;
+
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_greengnn");
 /// Far longer than any run of these tests takes on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);

@@ -34,12 +34,12 @@ pub enum ClocksCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Lower the clocks until Ctrl-C, as training does while it samples ahead.
+    /// Lower the clocks until Ctrl-C, for an hour at most, as `train --lower-clocks` does until its first step.
     Hold {
         /// GPUs by UUID [default: all]
         #[arg(long, value_name = "UUID")]
         gpu: Vec<String>,
-        /// End by itself after so many seconds.
+        /// End by itself after so many seconds [default: 3600]
         #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
         within: Option<Duration>,
         /// Lower them although other processes compute on the GPU.

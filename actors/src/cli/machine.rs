@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use greengnn_energy::meter::{Meter, MeterConfig};
 
+use super::clocks::guard_program;
 use super::{CliResult, seconds};
 use crate::control::cookie_from_environment;
 use crate::lifetime::{self, Told};
@@ -60,6 +61,7 @@ pub fn run(args: MachineArgs) -> CliResult {
         listen: args.listen,
         cookie,
         work_folder: work.path.clone(),
+        clock_guard: Some(guard_program()?),
         meter: Arc::new(Meter::start(MeterConfig::from_env())),
         join_within: args.join_within,
     };

@@ -6,7 +6,7 @@ use greengnn_model::plan::Delivery;
 use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::SeedOrder;
 
-use super::{Communication, ConfigError, Preaggregate, Resample, TrainConfig, Window};
+use super::{Communication, ConfigError, LowerClocks, Preaggregate, Resample, TrainConfig, Window};
 
 /// The flags of `train` and `supervisor`. A flag that is not given leaves what the file or the default says.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -103,6 +103,20 @@ pub struct TrainFlags {
     /// Keep the trace files under this folder
     #[arg(long, value_name = "DIR")]
     pub keep_trace: Option<PathBuf>,
+    /// Lower the graphics clocks of GPUs until the first training step: of those that ranks train on, or of those with these
+    /// UUIDs (nvidia-smi -L). They are restored then, and however the process ends [default: do not; without a value: auto]
+    #[arg(
+        long,
+        value_name = "auto|UUID,UUID..",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "auto"
+    )]
+    pub lower_clocks: Option<LowerClocks>,
+    /// With --lower-clocks, an experiment: lower them in training too, when all ranks of a machine have waited for batches
+    /// for 0.1 s, until the first has one
+    #[arg(long)]
+    pub lower_clocks_while_waiting: bool,
     /// Check the parts against their checksums, and every remote row of every batch for reads of empty cache slots
     #[arg(long)]
     pub verify: bool,
@@ -150,6 +164,8 @@ impl TrainFlags {
         if let Some(folder) = &self.keep_trace {
             config.keep_trace = Some(folder.clone());
         }
+        config.lower_clocks = self.lower_clocks.clone().or(config.lower_clocks);
+        config.lower_clocks_while_waiting |= self.lower_clocks_while_waiting;
         config.verify |= self.verify;
         config.communication = self.communication.unwrap_or(config.communication);
         if config.communication == Communication::PushPull {

@@ -125,6 +125,44 @@ fn a_device_budget_is_for_policies_with_levels_and_parameters_have_bounds() {
 }
 
 #[test]
+fn whose_clocks_are_lowered_is_checked_and_off_by_default() {
+    assert_eq!(TrainFlags::default().resolve().unwrap().lower_clocks, None);
+    let resolve = |text: &str, waiting| {
+        let flags = TrainFlags {
+            lower_clocks: Some(text.parse().unwrap()),
+            lower_clocks_while_waiting: waiting,
+            ..TrainFlags::default()
+        };
+        flags.resolve().unwrap()
+    };
+    assert_eq!(resolve("auto", false).lower_clocks, Some(LowerClocks::Auto));
+    let named = resolve("GPU-1b,GPU-2c", true);
+    assert_eq!(
+        named.lower_clocks,
+        Some(LowerClocks::Named(vec!["GPU-1b".to_owned(), "GPU-2c".to_owned()]))
+    );
+    let text = toml::to_string(&named).unwrap();
+    assert!(text.contains("lower-clocks = \"GPU-1b,GPU-2c\""), "{text}");
+    assert_eq!(toml::from_str::<TrainConfig>(&text).unwrap(), named);
+
+    let waiting = TrainFlags {
+        lower_clocks_while_waiting: true,
+        ..TrainFlags::default()
+    };
+    let error = waiting.resolve().unwrap_err().to_string();
+    assert!(error.contains("together with lower-clocks"), "{error}");
+    for (text, said) in [
+        ("", "`auto` or UUIDs"),
+        ("0", "`auto` or UUIDs"),
+        ("GPU-1,,", "`auto` or UUIDs"),
+        ("MIG-1", "split GPU"),
+    ] {
+        let error = text.parse::<LowerClocks>().unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
 fn a_resolved_configuration_reads_back_as_it_was() {
     let config = TrainConfig {
         threads: Some(2),

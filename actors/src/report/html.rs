@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::clocks::ClockSummary;
 use super::plot::{self, Plot, PlotError, XAxis};
 use super::records::EnergyPoint;
 use super::summary::{EpochSummary, PeriodSummary, RunSummary};
@@ -335,8 +336,10 @@ fn origin(summary: &RunSummary) -> String {
             ),
         ),
     ];
-    let rows = facts.iter().fold(String::new(), |mut html, (name, value)| {
-        let _ = write!(html, "<tr><td>{name}</td><td><code>{}</code></td></tr>", escape(value));
+    let clocks = summary.gpu_clocks.iter().flat_map(ClockSummary::lines);
+    let facts = facts.into_iter().chain(clocks.map(|line| ("clocks", line)));
+    let rows = facts.fold(String::new(), |mut html, (name, value)| {
+        let _ = write!(html, "<tr><td>{name}</td><td><code>{}</code></td></tr>", escape(&value));
         html
     });
     format!("<div class=\"card scroll\"><table><tbody>{rows}</tbody></table></div>")

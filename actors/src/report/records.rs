@@ -7,11 +7,12 @@ use greengnn_energy::snapshot::DomainEnergy;
 use greengnn_model::counters::{LevelCounts, Phase, Traffic};
 use serde::{Deserialize, Serialize};
 
+use super::clocks::ClockRecord;
 use super::summary::{EpochSummary, Planned, null_is_nan};
 use crate::protocol::{EpochReport, Metered};
 use crate::shard::Served;
 
-/// One line of `metrics.jsonl`; `kind` is `step`, `epoch`, `rank` or `meter`.
+/// One line of `metrics.jsonl`; `kind` is `step`, `epoch`, `rank`, `meter` or `clock`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum MetricsRecord {
@@ -19,6 +20,7 @@ pub enum MetricsRecord {
     Epoch(EpochSummary),
     Rank(RankRecord),
     Meter(MeterRecord),
+    Clock(ClockRecord),
 }
 
 /// What one machine's meter read over one period, with the period's place in time. Machines of one host read the same

@@ -8,6 +8,7 @@ use greengnn_model::plan::Delivery;
 use greengnn_model::row_type::RowType;
 use serde::{Deserialize, Serialize};
 
+use super::clocks::ClockSummary;
 use crate::config::Communication;
 
 /// Version of the layout of `summary.json`. It grows when a name changes its meaning, not when one is added.
@@ -78,6 +79,9 @@ pub struct RunSummary {
     /// The fewest rows that could have moved; none unless it was asked for.
     #[serde(default)]
     pub row_bound: Option<RowBound>,
+    /// What became of the clocks of GPUs; none unless they were to be lowered.
+    #[serde(default)]
+    pub gpu_clocks: Option<ClockSummary>,
     /// How the energy figures were obtained: what the machines' meters read, and why no more.
     #[serde(default)]
     pub meters: Vec<MeterSources>,

@@ -2,6 +2,7 @@
 
 use greengnn_model::row_type::RowType;
 
+use super::clocks::ClockSummary;
 use super::summary::{MeteredSummary, PeriodSummary, RunSummary};
 use super::units;
 use crate::config::Communication;
@@ -32,6 +33,9 @@ pub fn run(summary: &RunSummary) -> String {
         text.push_str(&format!("{note}\n"));
     }
     text.push_str(&format!("{}\n{}\n", plan_note(summary), summary.bound_by));
+    for line in summary.gpu_clocks.iter().flat_map(ClockSummary::lines) {
+        text.push_str(&format!("{line}\n"));
+    }
     if let Some(bound) = &summary.row_bound {
         text.push_str(&format!(
             "no policy that moves rows could have moved fewer than {} of the {} rows that batches needed at this budget, {} at any\n",

@@ -2,7 +2,8 @@
 //!
 //! Environment variables, read when NVML is started, let a test reach into other processes: `FAKE_NVML_CLOCKS` names a
 //! file that holds what is set, one line per GPU (`locked memory graphics`, in MHz), and outlives every process;
-//! `FAKE_NVML_ARCHITECTURE` is NVML's number of the architecture, 4 for Pascal, which has application clocks only.
+//! `FAKE_NVML_ARCHITECTURE` is NVML's number of the architecture, 4 for Pascal, which has application clocks only;
+//! `FAKE_NVML_SET_STATUS` is the status of every call that sets a clock.
 
 use std::ffi::{c_uint, c_void};
 use std::path::PathBuf;
@@ -59,6 +60,12 @@ pub(crate) fn read_environment() {
         .and_then(|text| text.parse().ok())
     {
         ARCHITECTURE.store(architecture, SeqCst);
+    }
+    if let Some(status) = std::env::var("FAKE_NVML_SET_STATUS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+    {
+        SET_STATUS.store(status, SeqCst);
     }
     let Some(path) = std::env::var_os("FAKE_NVML_CLOCKS").map(PathBuf::from) else {
         return;

@@ -9,8 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::guard::{FAREWELL, HEARTBEAT, READY};
-use super::record::{LeaseFolder, LeaseRecord, LeasedGpu};
+use super::record::{LeaseFolder, LeaseRecord, LeasedGpu, restore_gpus};
 use super::{ClockControl, ClockError};
+use crate::nvml::GpuError;
 
 /// The longest wait for the guard to have loaded NVML.
 const GUARD_READY_WITHIN: Duration = Duration::from_secs(10);
@@ -36,6 +37,8 @@ pub struct LeaseOptions {
     pub most: Duration,
     /// Lower clocks although another process computes on the GPU.
     pub allow_shared: bool,
+    /// Processes that may compute on the GPU as well, because they have nothing to do there while the lease lasts.
+    pub companions: Vec<u32>,
 }
 
 impl LeaseOptions {
@@ -47,6 +50,7 @@ impl LeaseOptions {
             time_to_live: Duration::from_secs(10),
             most: Duration::from_secs(3600),
             allow_shared: false,
+            companions: Vec::new(),
         }
     }
 }
@@ -57,8 +61,10 @@ pub struct ClockLease {
     record: LeaseRecord,
     path: PathBuf,
     guard: Guard,
-    /// By GPU the clock that was asked for, in MHz.
+    /// By GPU the clock that is asked for, in MHz; empty while clocks are what they were.
     requested_mhz: Vec<(String, u32)>,
+    /// How many of the lease's GPUs, from the first on, may be low.
+    touched: usize,
     is_over: bool,
 }
 
@@ -66,38 +72,35 @@ impl ClockLease {
     /// Lowers the clocks of `uuids`. Before the first one is lowered, the lease is in its file and the guard is ready.
     ///
     /// # Errors
-    /// A GPU cannot be set or is shared, or there is no guard; then all clocks are what they were.
-    pub fn take(
+    /// A GPU cannot be set, is shared or is held down already, or there is no guard; then all clocks are what they were.
+    pub fn take(control: Box<dyn ClockControl>, uuids: &[String], options: &LeaseOptions) -> Result<Self, ClockError> {
+        let mut lease = Self::arm(control, uuids, options)?;
+        // An error drops the lease, which restores what was lowered before.
+        lease.lower()?;
+        Ok(lease)
+    }
+
+    /// A lease under which nothing is lowered yet: from now on [`lower`](Self::lower) and [`raise`](Self::raise) cost
+    /// no more than the driver's calls.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn arm(
         mut control: Box<dyn ClockControl>,
         uuids: &[String],
         options: &LeaseOptions,
     ) -> Result<Self, ClockError> {
-        let mut gpus = Vec::with_capacity(uuids.len());
-        for uuid in uuids {
-            let failed = |source| ClockError::Gpu {
-                uuid: uuid.clone(),
-                source,
-            };
-            // Who cannot tell who else computes is not alone.
-            if !options.allow_shared
-                && let Some(process) = control.other_processes(uuid).map_err(failed)?.first()
-            {
-                return Err(ClockError::Shared {
-                    uuid: uuid.clone(),
-                    process: *process,
-                });
-            }
-            let before = control.settings(uuid).map_err(failed)?;
-            gpus.push(LeasedGpu {
-                uuid: uuid.clone(),
-                before,
-            });
-        }
-        let (time_to_live_s, most_s) = (options.time_to_live.as_secs_f64(), options.most.as_secs_f64());
-        let record = LeaseRecord::of_this_process(time_to_live_s, most_s, gpus);
         options.folder.make()?;
+        let record = {
+            // Who looks whether a GPU is held down, and then writes that it is, must do so alone.
+            let _alone = options.folder.lock()?;
+            let leased = leased(control.as_mut(), uuids, options)?;
+            let (time_to_live_s, most_s) = (options.time_to_live.as_secs_f64(), options.most.as_secs_f64());
+            let record = LeaseRecord::of_this_process(time_to_live_s, most_s, leased);
+            record.write(&options.folder.file_of(record.pid))?;
+            record
+        };
         let path = options.folder.file_of(record.pid);
-        record.write(&path)?;
         let guard = match Guard::start(&options.guard, &path, options.time_to_live) {
             Ok(guard) => guard,
             Err(error) => {
@@ -106,29 +109,71 @@ impl ClockLease {
                 return Err(error);
             }
         };
-        let mut lease = Self {
+        Ok(Self {
             control,
             record,
             path,
             guard,
             requested_mhz: Vec::new(),
+            touched: 0,
             is_over: false,
-        };
-        for gpu in lease.record.gpus.clone() {
-            // An error drops the lease, which restores what was lowered before.
-            let lowered = lease.control.lower(&gpu.uuid, gpu.before);
+        })
+    }
+
+    /// Lowers the clocks of the lease's GPUs.
+    ///
+    /// # Errors
+    /// The first GPU that cannot be set, or that the guard is gone. Those before it are low until the lease ends.
+    pub fn lower(&mut self) -> Result<(), ClockError> {
+        if !self.guard.is_there() {
+            return Err(ClockError::GuardGone);
+        }
+        self.requested_mhz.clear();
+        for (index, gpu) in self.record.gpus.iter().enumerate() {
+            let lowered = self.control.lower(&gpu.uuid, gpu.before);
+            // Who may not set clocks could not restore them either, and has nothing to restore.
+            if !matches!(lowered, Err(GpuError::NoPermission | GpuError::NotSupported)) {
+                self.touched = self.touched.max(index + 1);
+            }
             let lowered = lowered.map_err(|source| ClockError::Gpu {
                 uuid: gpu.uuid.clone(),
                 source,
             })?;
-            lease.requested_mhz.push((gpu.uuid, lowered));
+            self.requested_mhz.push((gpu.uuid.clone(), lowered));
         }
-        Ok(lease)
+        Ok(())
     }
 
-    /// By GPU the clock that was asked for, in MHz.
+    /// Restores the clocks, and keeps the lease.
+    ///
+    /// # Errors
+    /// The first GPU that cannot be restored; the others are.
+    pub fn raise(&mut self) -> Result<(), ClockError> {
+        self.requested_mhz.clear();
+        let touched = self.record.gpus.iter().take(self.touched);
+        let (_, failed) = restore_gpus(touched, self.control.as_mut());
+        match failed.into_iter().next() {
+            Some(error) => Err(error),
+            None => {
+                self.touched = 0;
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the guard still watches: it ends after [`LeaseOptions::most`].
+    pub fn has_guard(&mut self) -> bool {
+        self.guard.is_there()
+    }
+
+    /// By GPU the clock that is asked for, in MHz; empty while clocks are what they were.
     pub fn requested_mhz(&self) -> &[(String, u32)] {
         &self.requested_mhz
+    }
+
+    /// The UUIDs of the lease's GPUs.
+    pub fn gpus(&self) -> impl Iterator<Item = &str> {
+        self.record.gpus.iter().map(|gpu| gpu.uuid.as_str())
     }
 
     /// By GPU the clock that it runs at now, in MHz. Those that do not answer are left out.
@@ -150,14 +195,53 @@ impl ClockLease {
         if std::mem::replace(&mut self.is_over, true) {
             return Ok(());
         }
-        let repaired = self.record.restore(&self.path, self.control.as_mut());
-        let is_restored = repaired.failed.is_empty();
-        self.guard.end(is_restored);
-        match repaired.failed.into_iter().next() {
-            Some(error) => Err(error),
-            None => Ok(()),
+        let restored = self.raise();
+        if restored.is_ok() {
+            self.record.forget(&self.path);
         }
+        self.guard.end(restored.is_ok());
+        restored
     }
+}
+
+/// What is set for each of `uuids` now, unless somebody else computes on one of them or holds it down.
+fn leased(
+    control: &mut dyn ClockControl,
+    uuids: &[String],
+    options: &LeaseOptions,
+) -> Result<Vec<LeasedGpu>, ClockError> {
+    let leases = options.folder.leases()?;
+    let mut gpus = Vec::with_capacity(uuids.len());
+    for uuid in uuids {
+        let holds = |lease: &LeaseRecord| lease.is_alive() && lease.gpus.iter().any(|gpu| gpu.uuid == *uuid);
+        if let Some((_, lease)) = leases.iter().find(|(_, lease)| holds(lease)) {
+            // What is set now is not what was before: two leases would restore each other's low clocks.
+            return Err(ClockError::Held {
+                uuid: uuid.clone(),
+                process: lease.pid,
+            });
+        }
+        let failed = |source| ClockError::Gpu {
+            uuid: uuid.clone(),
+            source,
+        };
+        // Who cannot tell who else computes is not alone.
+        if !options.allow_shared {
+            let others = control.other_processes(uuid).map_err(failed)?;
+            if let Some(process) = others.iter().find(|process| !options.companions.contains(process)) {
+                return Err(ClockError::Shared {
+                    uuid: uuid.clone(),
+                    process: *process,
+                });
+            }
+        }
+        let before = control.settings(uuid).map_err(failed)?;
+        gpus.push(LeasedGpu {
+            uuid: uuid.clone(),
+            before,
+        });
+    }
+    Ok(gpus)
 }
 
 impl Drop for ClockLease {
@@ -220,6 +304,11 @@ impl Guard {
                 Err(failed(source))
             }
         }
+    }
+
+    /// Whether the guard runs.
+    fn is_there(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Ends the guard: with a farewell if there is nothing left to restore, else by closing the pipe.

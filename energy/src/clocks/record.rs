@@ -1,6 +1,8 @@
 //! The files that say whose clocks are lowered, and what they were.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +15,10 @@ const SYSTEM_FOLDER: &str = "/run/greengnn/clocks";
 
 /// Environment variable that names the folder of leases.
 pub const FOLDER_VARIABLE: &str = "GREENGNN_CLOCK_LEASES";
+
+/// The longest wait for a folder that another process has locked, and how often it is tried.
+const LOCKED_WITHIN: Duration = Duration::from_secs(5);
+const LOCK_POLL: Duration = Duration::from_millis(5);
 
 /// One process's lowered clocks. Written before the first clock is lowered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,6 +85,22 @@ impl LeaseFolder {
         std::fs::create_dir_all(&self.0).map_err(|source| self.failed(source))
     }
 
+    /// Keeps other processes from taking and repairing leases until the answer is dropped.
+    pub(super) fn lock(&self) -> Result<File, ClockError> {
+        let folder = File::open(&self.0).map_err(|source| self.failed(source))?;
+        let until = Instant::now() + LOCKED_WITHIN;
+        loop {
+            match folder.try_lock() {
+                Ok(()) => return Ok(folder),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOCK_POLL),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(self.failed(std::io::Error::other("another process has it locked for too long")));
+                }
+                Err(TryLockError::Error(source)) => return Err(self.failed(source)),
+            }
+        }
+    }
+
     fn failed(&self, source: std::io::Error) -> ClockError {
         ClockError::Folder {
             path: self.0.clone(),
@@ -114,6 +136,11 @@ impl LeaseFolder {
     /// # Errors
     /// The folder is there and cannot be read. GPUs that cannot be restored are in the answer, and their leases stay.
     pub fn repair(&self, control: &mut dyn ClockControl) -> Result<Vec<Repaired>, ClockError> {
+        if !self.0.exists() {
+            return Ok(Vec::new());
+        }
+        // Another process's repair, which has read the same leases, must not restore what is lowered after this one.
+        let _alone = self.lock()?;
         let leases = self.leases()?;
         let abandoned = leases.into_iter().filter(|(_, record)| !record.is_alive());
         Ok(abandoned.map(|(path, record)| record.restore(&path, control)).collect())
@@ -158,26 +185,40 @@ impl LeaseRecord {
 
     /// Restores all GPUs of the lease, and deletes its file at `path` if all could be.
     pub fn restore(&self, path: &Path, control: &mut dyn ClockControl) -> Repaired {
-        let mut repaired = Repaired {
+        let (restored, failed) = restore_gpus(&self.gpus, control);
+        if failed.is_empty() {
+            self.forget(path);
+        }
+        Repaired {
             pid: self.pid,
-            restored: Vec::new(),
-            failed: Vec::new(),
-        };
-        for gpu in &self.gpus {
-            match control.restore(&gpu.uuid, gpu.before) {
-                Ok(()) => repaired.restored.push(gpu.uuid.clone()),
-                Err(source) => repaired.failed.push(ClockError::Gpu {
-                    uuid: gpu.uuid.clone(),
-                    source,
-                }),
-            }
+            restored,
+            failed,
         }
-        if repaired.failed.is_empty() {
-            // Without the file nothing is left to repair; with it, a repair that has nothing to do.
-            let _ = std::fs::remove_file(path);
-        }
-        repaired
     }
+
+    /// Deletes the lease's file at `path`.
+    pub(super) fn forget(&self, path: &Path) {
+        // Without the file nothing is left to repair; with it, a repair that has nothing to do.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Restores GPUs, and gives those that were restored and what failed.
+pub(super) fn restore_gpus<'a>(
+    gpus: impl IntoIterator<Item = &'a LeasedGpu>,
+    control: &mut dyn ClockControl,
+) -> (Vec<String>, Vec<ClockError>) {
+    let (mut restored, mut failed) = (Vec::new(), Vec::new());
+    for gpu in gpus {
+        match control.restore(&gpu.uuid, gpu.before) {
+            Ok(()) => restored.push(gpu.uuid.clone()),
+            Err(source) => failed.push(ClockError::Gpu {
+                uuid: gpu.uuid.clone(),
+                source,
+            }),
+        }
+    }
+    (restored, failed)
 }
 
 /// When a process was started, in clock ticks since the computer was (field 22 of `/proc/PID/stat`).

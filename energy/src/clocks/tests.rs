@@ -12,18 +12,18 @@ const AMPERE: u32 = 7;
 const NO_PERMISSION: u32 = 4;
 
 /// A guard that is a shell: it says that it is ready and waits for the end of its input.
-fn waiting_guard() -> GuardProgram {
+pub(super) fn waiting_guard() -> GuardProgram {
     shell("echo ready; cat > /dev/null")
 }
 
-fn shell(script: &str) -> GuardProgram {
+pub(super) fn shell(script: &str) -> GuardProgram {
     GuardProgram {
         program: "/bin/sh".into(),
         arguments: vec!["-c".to_owned(), script.to_owned()],
     }
 }
 
-fn options(folder: &Path, guard: GuardProgram) -> LeaseOptions {
+pub(super) fn options(folder: &Path, guard: GuardProgram) -> LeaseOptions {
     LeaseOptions::new(LeaseFolder::at(folder), guard)
 }
 
@@ -33,14 +33,14 @@ fn one_gpu() -> Vec<String> {
 
 /// Clocks in memory, of which every change is written down.
 #[derive(Clone, Default)]
-struct Clocks(Arc<Mutex<Vec<String>>>);
+pub(super) struct Clocks(Arc<Mutex<Vec<String>>>);
 
 impl Clocks {
     fn note(&self, what: String) {
         self.0.lock().unwrap().push(what);
     }
 
-    fn log(&self) -> Vec<String> {
+    pub(super) fn log(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 }
@@ -90,7 +90,7 @@ impl ClockControl for Clocks {
     }
 }
 
-fn names(uuids: &[&str]) -> Vec<String> {
+pub(super) fn names(uuids: &[&str]) -> Vec<String> {
     uuids.iter().map(|uuid| (*uuid).to_owned()).collect()
 }
 
@@ -184,12 +184,72 @@ fn both_kinds_of_clocks_are_reset() {
 }
 
 #[test]
+fn companions_may_compute_on_the_gpu_and_others_may_not() {
+    let (fake, folder) = (FakeNvml::new(), tempfile::tempdir().unwrap());
+    (fake.set_clocks)(AMPERE, 0, 4242);
+    let mut options = options(folder.path(), waiting_guard());
+    options.companions = vec![17, 4242];
+    let lease = ClockLease::take(Box::new(fake.reader()), &one_gpu(), &options).unwrap();
+    assert_eq!(fake.reader().observed_mhz("GPU-fake-0"), Ok(544));
+    drop(lease);
+    options.companions = vec![17];
+    let refused = ClockLease::take(Box::new(fake.reader()), &one_gpu(), &options).err();
+    assert!(matches!(refused, Some(ClockError::Shared { process: 4242, .. })));
+}
+
+#[test]
+fn a_gpu_that_is_held_down_is_not_leased_twice() {
+    let (clocks, folder) = (Clocks::default(), tempfile::tempdir().unwrap());
+    let mut options = options(folder.path(), waiting_guard());
+    options.companions = vec![std::process::id()];
+    let lease = ClockLease::take(Box::new(clocks.clone()), &names(&["a"]), &options).unwrap();
+    let refused = ClockLease::arm(Box::new(clocks.clone()), &names(&["b", "a"]), &options).err();
+    let own = std::process::id();
+    assert!(
+        matches!(refused, Some(ClockError::Held { ref uuid, process }) if uuid == "a" && process == own),
+        "{refused:?}"
+    );
+    lease.give_back().unwrap();
+    assert_eq!(clocks.log(), ["lower a", "restore a"]);
+    drop(ClockLease::take(Box::new(clocks.clone()), &names(&["a"]), &options).unwrap());
+}
+
+#[test]
+fn under_one_lease_clocks_are_lowered_and_raised_again_while_its_guard_watches() {
+    let (clocks, folder) = (Clocks::default(), tempfile::tempdir().unwrap());
+    let ready_then_gone = shell("echo ready; head -c 1 > /dev/null");
+    let options = options(folder.path(), ready_then_gone);
+    let mut lease = ClockLease::arm(Box::new(clocks.clone()), &names(&["a"]), &options).unwrap();
+    assert!(clocks.log().is_empty() && lease.requested_mhz().is_empty());
+    let until = Instant::now() + Duration::from_secs(30);
+    while lease.has_guard() {
+        assert!(Instant::now() < until, "the guard reads a heartbeat and ends");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(matches!(lease.lower(), Err(ClockError::GuardGone)));
+    drop(lease);
+    assert!(clocks.log().is_empty(), "there was nothing to restore");
+
+    let options = self::options(folder.path(), waiting_guard());
+    let mut lease = ClockLease::arm(Box::new(clocks.clone()), &names(&["a"]), &options).unwrap();
+    for _ in 0..2 {
+        lease.lower().unwrap();
+        assert_eq!(lease.requested_mhz(), [("a".to_owned(), 544)]);
+        lease.raise().unwrap();
+        assert!(lease.requested_mhz().is_empty());
+    }
+    assert_eq!(options.folder.leases().unwrap().len(), 1);
+    lease.give_back().unwrap();
+    assert_eq!(clocks.log(), ["lower a", "restore a"].repeat(2));
+}
+
+#[test]
 fn what_was_lowered_before_an_error_is_restored() {
     let (clocks, folder) = (Clocks::default(), tempfile::tempdir().unwrap());
     let options = options(folder.path(), waiting_guard());
     let refused = ClockLease::take(Box::new(clocks.clone()), &names(&["a", "broken", "b"]), &options);
     assert!(matches!(refused, Err(ClockError::Gpu { ref uuid, .. }) if uuid == "broken"));
-    assert_eq!(clocks.log(), ["lower a", "restore a", "restore broken", "restore b"]);
+    assert_eq!(clocks.log(), ["lower a", "restore a", "restore broken"]);
     assert!(options.folder.leases().unwrap().is_empty());
 }
 

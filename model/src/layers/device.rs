@@ -77,6 +77,13 @@ impl Device {
         self.cuda_index
     }
 
+    /// The UUID of the GPU, `GPU-` and 32 hexadecimal digits in groups, by which other libraries know it: numbers are those
+    /// that CUDA gives to the devices that this process may see. Of an instance of a split GPU (MIG) it is the instance's,
+    /// where the driver tells that. `None` on the CPU, and when the driver does not tell.
+    pub fn cuda_uuid(&self) -> Option<String> {
+        cuda_device_uuid(self.cuda_index?)
+    }
+
     /// The decision, apart from the question to the driver.
     fn choose(
         choice: DeviceChoice,
@@ -141,6 +148,47 @@ impl fmt::Display for Device {
 #[cfg(not(feature = "cuda"))]
 fn cuda_device_count() -> Result<usize, String> {
     Err("this program was built without the feature `cuda`".into())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda_device_uuid(_index: usize) -> Option<String> {
+    None
+}
+
+/// The UUID of the device with this number.
+#[cfg(feature = "cuda")]
+fn cuda_device_uuid(index: usize) -> Option<String> {
+    use std::ffi::c_int;
+
+    use libloading::{Library, Symbol};
+
+    type GetUuid = unsafe extern "C" fn(*mut [u8; 16], c_int) -> c_int;
+    let index = c_int::try_from(index).ok()?;
+    let (mut device, mut uuid): (c_int, [u8; 16]) = (0, [0; 16]);
+    // SAFETY: the driver is loaded already, since the device was found by it. The functions have these C signatures in every
+    // driver that has them, `CUuuid` is 16 bytes, and both places outlive the calls.
+    unsafe {
+        let driver = Library::new("libcuda.so.1")
+            .or_else(|_| Library::new("libcuda.so"))
+            .ok()?;
+        let init: Symbol<unsafe extern "C" fn(u32) -> c_int> = driver.get(b"cuInit\0").ok()?;
+        let get: Symbol<unsafe extern "C" fn(*mut c_int, c_int) -> c_int> = driver.get(b"cuDeviceGet\0").ok()?;
+        // The second version, of CUDA 11.4, tells instances of a split GPU apart.
+        let second: Result<Symbol<GetUuid>, _> = driver.get(b"cuDeviceGetUuid_v2\0");
+        let get_uuid = second.or_else(|_| driver.get(b"cuDeviceGetUuid\0")).ok()?;
+        if init(0) != 0 || get(&raw mut device, index) != 0 || get_uuid(&raw mut uuid, device) != 0 {
+            return None;
+        }
+    }
+    Some(uuid_text(&uuid))
+}
+
+/// 16 bytes as NVML writes them.
+#[cfg(any(feature = "cuda", test))]
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let groups = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("GPU-{}", groups.join("-"))
 }
 
 /// The number of GPUs, or why none can be used. Loads the driver itself, since Burn would panic without one, and looks
@@ -280,6 +328,13 @@ mod tests {
             Ok(device) => assert!(device.cuda_index().is_some()),
             Err(error) => assert!(error.to_string().starts_with("the device cuda cannot be used: ")),
         }
+    }
+
+    #[test]
+    fn a_uuid_is_written_as_nvml_writes_it() {
+        let uuid = std::array::from_fn(|index| 0x10 * index as u8 + 0xa);
+        assert_eq!(uuid_text(&uuid), "GPU-0a1a2a3a-4a5a-6a7a-8a9a-aabacadaeafa");
+        assert_eq!(Device::cpu().cuda_uuid(), None);
     }
 
     #[test]

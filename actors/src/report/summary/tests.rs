@@ -120,6 +120,7 @@ pub(crate) fn sample() -> RunSummary {
                 SourceReport::new("rapl", Quality::Unavailable, "no powercap zone"),
             ],
         }],
+        gpu_clocks: None,
     }
 }
 
@@ -128,6 +129,7 @@ const RUN_NAMES: &[&str] = &[
     "communication",
     "policy",
     "window",
+    "is_window_chosen",
     "row_type",
     "budget_rows",
     "held_rows_peak",
@@ -139,6 +141,7 @@ const RUN_NAMES: &[&str] = &[
     "cpu_fingerprint",
     "seed",
     "idle",
+    "probing",
     "presampling",
     "meters",
     "epochs",
