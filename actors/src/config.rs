@@ -65,7 +65,7 @@ pub struct TrainConfig {
     pub ahead: u32,
     /// The longest wait for an answer of another process, in seconds.
     pub deadline_s: f64,
-    /// Keep the trace files of a machine under this folder instead of deleting them after use.
+    /// Keep the trace files of a machine under this folder, which must have none yet, instead of deleting them after use.
     pub keep_trace: Option<PathBuf>,
     /// Check the parts' files against their checksums, and every remote row of every batch against reads of slots that
     /// hold nothing.

@@ -12,7 +12,7 @@
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
 //!
 //! [`doctor`] says beforehand what a computer can measure.
-//! [`offline`] samples what a run will need without any of this, to tell what it will cost.
+//! [`kept_traces`] says where a run may leave its traces, [`offline`] samples what a run will need without any of this, to tell what it will cost.
 
 pub mod arena;
 mod assembly;
@@ -24,6 +24,7 @@ pub mod control;
 pub mod doctor;
 pub mod filling;
 pub mod gate;
+pub mod kept_traces;
 mod landing;
 pub mod launcher;
 pub mod lifetime;

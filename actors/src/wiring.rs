@@ -20,6 +20,7 @@ use ractor::{Actor, ActorCell};
 use crate::collective::{Collective, CollectiveError};
 use crate::config::{Communication, Preaggregate, TrainConfig};
 use crate::control::{self, ControlError, ControlNode};
+use crate::kept_traces::{self, KeepTraceError};
 use crate::owner::{Owner, OwnerTickets, StoredShard, owner_ref};
 use crate::protocol::{Assignment, MachineInfo};
 use crate::push_pull::PushPullSeat;
@@ -45,6 +46,8 @@ pub enum WiringError {
     Collective(#[from] CollectiveError),
     #[error(transparent)]
     Transport(#[from] TransportError),
+    #[error(transparent)]
+    KeepTrace(#[from] KeepTraceError),
     #[error("lanes cannot be accepted on {address}: {source}")]
     Listen { address: IpAddr, source: std::io::Error },
     #[error("the owner of part {part} could not start: {reason}")]
@@ -140,6 +143,10 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         .iter()
         .find(|machine| machine.name == me.name)
         .ok_or(WiringError::NoRank)?;
+    // No machine writes traces before all are connected.
+    if let Some(folder) = &config.keep_trace {
+        kept_traces::check_free(folder)?;
+    }
     let policy = match config.communication {
         Communication::Pull => config.policy_parameters().policy(&config.policy)?,
         // A rank that pulls no rows keeps none and is not asked for a plan.

@@ -2,9 +2,10 @@
 //! `--explain`, what a run would cost: see [`explain`].
 
 mod table;
+mod traces;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use greengnn_model::book::Rank;
@@ -15,7 +16,6 @@ use greengnn_model::policy::conformance::{Case, RunTally, check_delivered};
 use greengnn_model::policy::{Budget, RemoteTrace, policy_for};
 use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
-use greengnn_model::trace::TraceReader;
 use serde::Serialize;
 
 use super::CliResult;
@@ -61,17 +61,6 @@ pub struct PlanArgs {
     pub explain: ExplainArgs,
     #[command(flatten)]
     pub table: table::TableArgs,
-}
-
-/// Why traces cannot be priced.
-#[derive(Debug, thiserror::Error)]
-pub enum PricingError {
-    #[error("trace {path} is of another graph than {parts}: presample anew, or give the folder that it was made from")]
-    OtherGraph { path: PathBuf, parts: PathBuf },
-    #[error("there is no trace {path}: give the folder that `train --keep-trace` left")]
-    NoTrace { path: PathBuf },
-    #[error("trace {path} is of rank {found}, the one before it is of rank {wanted}: price one rank at a time")]
-    OtherRank { path: PathBuf, found: Rank, wanted: Rank },
 }
 
 /// Several policies, where one is priced.
@@ -163,23 +152,11 @@ pub fn run(args: PlanArgs) -> CliResult {
 
 fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + Sync>> {
     let manifest = PartsManifest::open(&args.parts)?;
-    let mut epochs: Vec<Arc<dyn RemoteTrace>> = Vec::new();
-    let mut rank = None;
-    for path in &args.traces {
-        let reader = open_trace(path, &args.parts, &manifest)?;
-        let found = reader.header().spec.rank;
-        let wanted = *rank.get_or_insert(found);
-        if found != wanted {
-            return Err(PricingError::OtherRank {
-                path: path.clone(),
-                found,
-                wanted,
-            }
-            .into());
-        }
-        epochs.push(Arc::new(reader));
-    }
-    let rank = rank.unwrap_or(0);
+    let (rank, found) = traces::of_one_rank(&args.traces, &args.parts, &manifest)?;
+    let epochs = found
+        .into_iter()
+        .map(|trace| Arc::new(trace.reader) as Arc<dyn RemoteTrace>);
+    let epochs: Vec<_> = epochs.collect();
     let book = Arc::new(manifest.row_book().clone());
     let row_bytes = args.row_type.row_bytes(manifest.features);
     let remote = book.remote_nodes(rank);
@@ -229,29 +206,6 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
         compulsory_rows: uses.compulsory_rows(),
         fewest_rows: uses.fewest_rows(tally.budget_rows),
     })
-}
-
-/// A trace of the graph of `parts`, whose manifest that is.
-fn open_trace(
-    path: &Path,
-    parts: &Path,
-    manifest: &PartsManifest,
-) -> Result<TraceReader, Box<dyn std::error::Error + Send + Sync>> {
-    let reader = TraceReader::open(path)?;
-    let hash: String = reader
-        .header()
-        .graph_hash
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    if hash != manifest.graph_hash {
-        return Err(PricingError::OtherGraph {
-            path: path.to_owned(),
-            parts: parts.to_owned(),
-        }
-        .into());
-    }
-    Ok(reader)
 }
 
 fn held_rows_peak(tally: &RunTally) -> u32 {

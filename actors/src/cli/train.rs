@@ -9,6 +9,7 @@ use greengnn_model::store::PartsManifest;
 
 use super::CliResult;
 use crate::config::{Communication, TrainConfig, TrainFlags};
+use crate::kept_traces;
 use crate::launcher::{self, LocalRun};
 use crate::offline::OfflineParts;
 use crate::report::run_folder;
@@ -65,6 +66,9 @@ pub fn run(args: TrainArgs) -> CliResult {
     let manifest = PartsManifest::open(&args.parts)?;
     config.check_against(&manifest)?;
     check_device(&config)?;
+    if let Some(folder) = &config.keep_trace {
+        kept_traces::check_free(folder)?;
+    }
     if args.bound && config.communication == Communication::PushPull {
         return Err(NoBound.into());
     }

@@ -95,7 +95,7 @@ pub struct TrainFlags {
     /// The longest wait for another process, in seconds [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub deadline_s: Option<f64>,
-    /// Keep the trace files under this folder
+    /// Keep the trace files under this folder, which must have none yet
     #[arg(long, value_name = "DIR")]
     pub keep_trace: Option<PathBuf>,
     /// Check the parts against their checksums, and every remote row of every batch for reads of empty cache slots

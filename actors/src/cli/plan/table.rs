@@ -21,7 +21,7 @@ use greengnn_model::sampling::EpochSpec;
 use greengnn_model::store::PartsManifest;
 use serde::Serialize;
 
-use super::{PlanArgs, PricingError, open_trace};
+use super::{PlanArgs, traces};
 use crate::config::TrainConfig;
 use crate::offline::OfflineParts;
 use crate::presampler::thread_cpu_s;
@@ -152,34 +152,19 @@ pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
 
 /// The traces `epoch-E/rank-R.trace` of all ranks.
 fn read_runs(parts: &Path, folder: &Path, manifest: &PartsManifest) -> Result<Vec<RankRun>, Failure> {
-    let mut runs = Vec::new();
-    for rank in 0..manifest.book.parts() {
-        let path = |epoch: u32| folder.join(format!("epoch-{epoch}")).join(format!("rank-{rank}.trace"));
-        let paths = (0..).map(path).take_while(|path| path.exists());
-        let readers = paths.map(|path| open_trace(&path, parts, manifest));
-        let readers = readers.collect::<Result<Vec<_>, _>>()?;
-        let Some(first) = readers.first() else {
-            return Err(PricingError::NoTrace { path: path(0) }.into());
-        };
-        let spec = first.header().spec.clone();
-        if spec.rank != rank {
-            return Err(PricingError::OtherRank {
-                path: path(0),
-                found: spec.rank,
-                wanted: rank,
-            }
-            .into());
-        }
-        let epochs = readers
+    let of_rank = |found: Vec<traces::Found>| {
+        let spec = found.first()?.header().spec.clone();
+        let epochs = found
             .into_iter()
-            .map(|reader| Arc::new(reader) as Arc<dyn RemoteTrace>);
-        runs.push(RankRun {
-            rank,
+            .map(|trace| Arc::new(trace.reader) as Arc<dyn RemoteTrace>);
+        Some(RankRun {
+            rank: spec.rank,
             spec,
             epochs: epochs.collect(),
-        });
-    }
-    Ok(runs)
+        })
+    };
+    let ranks = traces::of_all_ranks(folder, parts, manifest)?;
+    Ok(ranks.into_iter().filter_map(of_rank).collect())
 }
 
 /// The policies of these names; without names all, and variants of `window` and `bulk` beside.
