@@ -256,11 +256,19 @@ fn with_json_standard_output_is_the_summary_alone() {
         text(tiny_parts(60, 2)),
         "--epochs",
         "1",
+        "--policy",
+        "full",
+        "--budget",
+        "5%",
         "--json",
         "--out",
         text(&out),
     ]);
     assert!(output.status.success(), "{}", said(&output));
+    // Once, by the process that was given the flag.
+    let warning = "warning: --budget changes nothing with policy full\n";
+    assert_eq!(said(&output).matches("warning").count(), 1, "{}", said(&output));
+    assert!(said(&output).starts_with(warning), "{}", said(&output));
     let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     let written: Value = serde_json::from_slice(&std::fs::read(out.join("summary.json")).unwrap()).unwrap();
     assert_eq!(printed, written);

@@ -1,6 +1,7 @@
 //! The configuration of a training run: defaults, then the file of `--config`, then the flags.
 
 mod flags;
+pub mod idle;
 
 use std::path::{Path, PathBuf};
 

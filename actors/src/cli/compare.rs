@@ -13,11 +13,12 @@ use sha2::{Digest, Sha256};
 
 use super::CliResult;
 use super::train::{check_device, title};
+use crate::config::idle::{Setting, idle_flags, takes_budget};
 use crate::config::{TrainConfig, TrainFlags};
 use crate::launcher::{self, LaunchError, LocalRun};
 use crate::offline::OfflineParts;
 use crate::report::comparison::bounds::add_bounds;
-use crate::report::comparison::design::{Contender, takes_budget};
+use crate::report::comparison::design::Contender;
 use crate::report::comparison::{
     CarryOutError, Cell, CellRun, Comparison, ComparisonFolder, Design, carry_out, csv, page, text,
 };
@@ -94,11 +95,15 @@ pub fn run(args: CompareArgs) -> CliResult {
     }
     let config = args.training.resolve()?;
     let design = design(&args, &config, &manifest)?;
-    for cell in design.cells() {
-        config_of(&config, &cell).check()?;
+    let runs: Vec<_> = design.cells().iter().map(|cell| config_of(&config, cell)).collect();
+    for run in &runs {
+        run.check()?;
     }
     config.check_against(&manifest)?;
     check_device(&config)?;
+    for flag in idle_flags(&given(&args), &runs, &manifest)? {
+        eprintln!("warning: {flag}");
+    }
     let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));
     let folder = ComparisonFolder::open(
         &args.out,
@@ -131,6 +136,19 @@ pub fn run(args: CompareArgs) -> CliResult {
     }
     let comparison = Comparison::new(dataset, design, runs, args.crossover_rows);
     show(&args, &folder, &comparison)
+}
+
+/// The flags that some policies have no use for, the lists too.
+fn given(args: &CompareArgs) -> Vec<(&'static str, Setting)> {
+    let lists = [
+        args.budgets.as_ref().map(|_| ("--budgets", Setting::Budget)),
+        args.windows.as_ref().map(|_| ("--windows", Setting::Window)),
+    ];
+    args.training
+        .given()
+        .into_iter()
+        .chain(lists.into_iter().flatten())
+        .collect()
 }
 
 /// Says of every run what no policy could have beaten.

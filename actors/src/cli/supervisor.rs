@@ -57,6 +57,9 @@ pub fn run(args: SupervisorArgs) -> CliResult {
     };
     let manifest = PartsManifest::open(&args.dir)?;
     config.check_against(&manifest)?;
+    for flag in args.flags.idle(std::slice::from_ref(&config), &manifest)? {
+        eprintln!("warning: {flag}");
+    }
     let out = args.output.folder();
     let options = SupervisorOptions {
         config,

@@ -65,6 +65,9 @@ pub fn run(args: TrainArgs) -> CliResult {
     let config = args.flags.resolve()?;
     let manifest = PartsManifest::open(&args.parts)?;
     config.check_against(&manifest)?;
+    for flag in args.flags.idle(std::slice::from_ref(&config), &manifest)? {
+        eprintln!("warning: {flag}");
+    }
     check_device(&config)?;
     if let Some(folder) = &config.keep_trace {
         kept_traces::check_free(folder)?;
