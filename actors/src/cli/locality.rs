@@ -97,7 +97,7 @@ struct Top {
 pub fn run(args: &LocalityArgs) -> CliResult {
     let config = TrainConfig {
         epochs: args.sampling.epochs.unwrap_or(1),
-        ..args.sampling.resolve()?
+        ..args.sampling.flags().resolve()?
     };
     let parts = OfflineParts::open(&args.parts)?;
     let report = measure(args, &config, &parts)?;

@@ -13,14 +13,14 @@ use greengnn_model::executor::Tally;
 use greengnn_model::plan::Delivery;
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::conformance::{Case, RunTally, check_delivered};
-use greengnn_model::policy::{Budget, RemoteTrace, policy_for};
+use greengnn_model::policy::{Budget, RemoteTrace, ScoreKind, policy_for};
 use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
 use serde::Serialize;
 
 use super::CliResult;
 use super::explain::{self, ExplainArgs, NothingToSample, SamplingArgs};
-use crate::config::TrainConfig;
+use crate::config::{ConfigError, TrainConfig, TrainFlags};
 use crate::report::units;
 
 #[derive(Debug, clap::Args)]
@@ -42,15 +42,15 @@ pub struct PlanArgs {
     /// How remote rows are asked for: windowed or stream [default: stream for bulk unless all rows fit, else windowed]
     #[arg(long)]
     pub delivery: Option<Delivery>,
-    /// Cache memory: 25% of the remote rows, 64MiB, or 1000rows
-    #[arg(long, default_value = "25%")]
-    pub budget: Budget,
-    /// How remote rows travel and are kept: f32, f16, bf16 or int8
-    #[arg(long, value_name = "TYPE", default_value_t)]
-    pub row_type: RowType,
-    /// Steps per window; exact for `window`, a maximum for `bulk`
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
-    pub window: u32,
+    /// Cache memory: 25% of the remote rows, 64MiB, or 1000rows [default: 25%]
+    #[arg(long)]
+    pub budget: Option<Budget>,
+    /// How remote rows travel and are kept: f32, f16, bf16 or int8 [default: f32]
+    #[arg(long, value_name = "TYPE")]
+    pub row_type: Option<RowType>,
+    /// Steps per window; exact for `window`, a maximum for `bulk` [default: 16]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub window: Option<u32>,
     /// Policies to compare with --traces or to explain with --explain [default: all]
     #[arg(long, value_delimiter = ',', value_name = "P,P,..", action = clap::ArgAction::Set)]
     pub policies: Option<Vec<String>>,
@@ -69,6 +69,29 @@ pub struct PlanArgs {
     "the traces of one rank are priced for one policy: name it with --policy, or compare with --traces or --explain"
 )]
 pub struct OnePolicy;
+
+/// A policy that one rank's trace says too little for.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "policy {policy} ranks rows by {scores}, which the trace of one rank does not say; price it on the traces of all ranks with \
+     --traces, or before a run with --explain"
+)]
+pub struct NeedsScores {
+    policy: &'static str,
+    scores: &'static str,
+}
+
+/// What a policy ranks rows by, in words.
+fn scores_of(kind: ScoreKind) -> &'static str {
+    match kind {
+        ScoreKind::Degree => "the out-degrees of the whole graph",
+        ScoreKind::Presample { .. } => "how often presampled epochs need them",
+        ScoreKind::Vip => "the probability that a batch needs them, from the whole graph",
+        ScoreKind::CorrectedVip { .. } => {
+            "the probability that a batch needs them, from the whole graph and presampled epochs"
+        }
+    }
+}
 
 /// What a plan costs, and what no plan can go below.
 #[derive(Debug, Serialize)]
@@ -120,9 +143,25 @@ impl From<Tally> for Phase {
     }
 }
 
+impl PlanArgs {
+    /// The configuration of the run that is planned; where traces have been sampled already, only how their rows are cached
+    /// is taken from it.
+    fn config(&self) -> Result<TrainConfig, ConfigError> {
+        let flags = TrainFlags {
+            budget: self.budget.map(|budget| budget.to_string()),
+            row_type: self.row_type,
+            window: self.window,
+            delivery: self.delivery,
+            ..self.explain.sampling.flags()
+        };
+        flags.resolve()
+    }
+}
+
 pub fn run(args: PlanArgs) -> CliResult {
+    let config = args.config()?;
     if let Some(folder) = &args.table.trace_folder {
-        let table = table::make(&args, folder)?;
+        let table = table::make(&args, &config, folder)?;
         let text = if args.json {
             serde_json::to_string_pretty(&table)?
         } else {
@@ -132,7 +171,7 @@ pub fn run(args: PlanArgs) -> CliResult {
         return Ok(());
     }
     if args.explain.explain {
-        return explain::run(&args);
+        return explain::run(&args, &config);
     }
     if args.policies.is_some() {
         return Err(OnePolicy.into());
@@ -140,7 +179,7 @@ pub fn run(args: PlanArgs) -> CliResult {
     if args.explain.sampling != SamplingArgs::default() {
         return Err(NothingToSample.into());
     }
-    let prices = price(&args)?;
+    let prices = price(&args, &config)?;
     let text = if args.json {
         serde_json::to_string_pretty(&prices)?
     } else {
@@ -150,33 +189,38 @@ pub fn run(args: PlanArgs) -> CliResult {
     Ok(())
 }
 
-fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + Sync>> {
+fn price(args: &PlanArgs, config: &TrainConfig) -> Result<Prices, Box<dyn std::error::Error + Send + Sync>> {
     let manifest = PartsManifest::open(&args.parts)?;
+    // What a run does: one way for all ranks.
+    let config = TrainConfig {
+        policy: args.policy.clone(),
+        ..config.clone()
+    };
+    let budget: Budget = config.budget.parse()?;
+    let delivery = config.delivery(&manifest)?;
+    let policy = policy_for(&args.policy, delivery)?;
+    if let Some(kind) = policy.score_kind() {
+        return Err(NeedsScores {
+            policy: policy.name(),
+            scores: scores_of(kind),
+        }
+        .into());
+    }
     let (rank, found) = traces::of_one_rank(&args.traces, &args.parts, &manifest)?;
     let epochs = found
         .into_iter()
         .map(|trace| Arc::new(trace.reader) as Arc<dyn RemoteTrace>);
     let epochs: Vec<_> = epochs.collect();
     let book = Arc::new(manifest.row_book().clone());
-    let row_bytes = args.row_type.row_bytes(manifest.features);
-    let remote = book.remote_nodes(rank);
-    let asked_rows = args.budget.rows(row_bytes, remote);
-    // What a run does: one way for all ranks.
-    let config = TrainConfig {
-        policy: args.policy.clone(),
-        delivery: args.delivery,
-        row_type: args.row_type,
-        ..TrainConfig::default()
-    };
-    let delivery = config.delivery_under(args.budget, &manifest);
-    let policy = policy_for(&args.policy, delivery)?;
+    let row_bytes = config.row_type.row_bytes(manifest.features);
+    let asked_rows = budget.rows(row_bytes, book.remote_nodes(rank));
     let uses = RunUses::new(epochs.iter().map(|epoch| &**epoch), 0, &book, rank)?;
     let case = Case {
         asked_rows,
         book,
         rank,
         epochs,
-        window: args.window,
+        window: config.window,
         from_step: 0,
         with_next: true,
     };
@@ -185,8 +229,8 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
         policy: policy.name(),
         delivery,
         rank,
-        window: args.window,
-        row_type: args.row_type,
+        window: config.window,
+        row_type: config.row_type,
         budget_rows: tally.budget_rows,
         held_rows_peak: held_rows_peak(&tally),
         feature_requests: tally.feature_requests(),

@@ -37,8 +37,8 @@ pub struct TableArgs {
     /// Compare policies on all traces of all ranks: the folder that `train --keep-trace` left
     #[arg(long = "traces", value_name = "DIR", conflicts_with_all = ["traces", "policy", "budget", "delivery", "explain"])]
     pub trace_folder: Option<PathBuf>,
-    /// Cache memory per rank
-    #[arg(long, value_delimiter = ',', value_name = "B,B,..", action = clap::ArgAction::Set, default_value = "5%,25%,50%,100%", requires = "trace_folder")]
+    /// Cache memory per rank, with --traces
+    #[arg(long, value_delimiter = ',', value_name = "B,B,..", action = clap::ArgAction::Set, default_value = "5%,25%,50%,100%", requires = "trace_folder", conflicts_with = "explain")]
     pub budgets: Vec<Budget>,
 }
 
@@ -103,11 +103,11 @@ struct Contender {
 }
 
 /// The table of the traces in `folder`, as `args` want it.
-pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
+pub fn make(args: &PlanArgs, config: &TrainConfig, folder: &Path) -> Result<Table, Failure> {
     let manifest = PartsManifest::open(&args.parts)?;
     let book = Arc::new(manifest.row_book().clone());
     let runs = read_runs(&args.parts, folder, &manifest)?;
-    let contenders = contenders(args.policies.as_deref(), args.window)?;
+    let contenders = contenders(args.policies.as_deref(), config.window)?;
     let graph = OfflineParts::open(&args.parts)?;
     let mut scores = Vec::new();
     for contender in &contenders {
@@ -118,7 +118,7 @@ pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
         .map(|run| RunUses::new(run.epochs.iter().map(|epoch| &**epoch), 0, &book, run.rank));
     let uses = uses.collect::<Result<Vec<_>, _>>()?;
     let needed = uses.iter().map(RunUses::needed_rows).sum();
-    let row_bytes = args.row_type.row_bytes(manifest.features);
+    let row_bytes = config.row_type.row_bytes(manifest.features);
     let mut budgets = Vec::new();
     for budget in &args.table.budgets {
         let asked: Vec<u32> = runs
@@ -143,7 +143,7 @@ pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
     Ok(Table {
         ranks: runs.len(),
         epochs: runs.first().map_or(0, |run| run.epochs.len()),
-        row_type: args.row_type,
+        row_type: config.row_type,
         needed_rows: needed,
         compulsory_rows: uses.iter().map(RunUses::compulsory_rows).sum(),
         budgets,

@@ -179,9 +179,8 @@ fn once_each<T: PartialEq + std::fmt::Display>(what: &'static str, values: &[T])
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::collections::HashSet;
-
     use super::*;
+    use std::collections::HashSet;
 
     /// `on-demand` without, `bulk` with two budgets.
     pub(crate) fn design() -> Design {
