@@ -24,6 +24,7 @@ use crate::wiring::step_counts;
 const CLAIM: (u32, f64, f64) = (16, 10.0, 0.85);
 
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("epochs", |arg| arg.help("Epochs to look at, whatever a file says of those of a run [default: 1]")))]
 pub struct LocalityArgs {
     /// Folder that `greengnn partition` wrote, with all parts
     pub parts: PathBuf,
