@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::CliResult;
 use super::train::{check_device, title};
 use crate::config::idle::{Setting, idle_flags, takes_budget};
-use crate::config::{TrainConfig, TrainFlags};
+use crate::config::{Communication, TrainConfig, TrainFlags};
 use crate::launcher::{self, LaunchError, LocalRun};
 use crate::offline::OfflineParts;
 use crate::report::comparison::bounds::add_bounds;
@@ -68,6 +68,14 @@ pub struct CompareArgs {
 #[error("--keep-trace keeps the traces of one run, and those of several would take its place; keep them with `train`")]
 pub struct KeepTraceError;
 
+/// A comparison of what is no policy.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "push-pull is no policy, it moves no rows that could be cached: compare policies here, and set beside them the summary that \
+     `train --communication push-pull` writes with the same flags"
+)]
+pub struct PushPullError;
+
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
@@ -93,13 +101,19 @@ pub fn run(args: CompareArgs) -> CliResult {
     if args.training.keep_trace.is_some() {
         return Err(KeepTraceError.into());
     }
+    if is_push_pull(args.training.communication, &args) {
+        return Err(PushPullError.into());
+    }
     let config = args.training.resolve()?;
+    if is_push_pull(Some(config.communication), &args) {
+        return Err(PushPullError.into());
+    }
     let design = design(&args, &config, &manifest)?;
     let runs: Vec<_> = design.cells().iter().map(|cell| config_of(&config, cell)).collect();
     for run in &runs {
         run.check()?;
+        run.check_against(&manifest)?;
     }
-    config.check_against(&manifest)?;
     check_device(&config)?;
     for flag in idle_flags(&given(&args), &runs, &manifest)? {
         eprintln!("warning: {flag}");
@@ -136,6 +150,12 @@ pub fn run(args: CompareArgs) -> CliResult {
     }
     let comparison = Comparison::new(dataset, design, runs, args.crossover_rows);
     show(&args, &folder, &comparison)
+}
+
+/// Whether push-pull is to be one of what is compared: for all runs, or by its name.
+fn is_push_pull(communication: Option<Communication>, args: &CompareArgs) -> bool {
+    let named = args.policies.iter().flatten().chain(&args.training.policy);
+    communication == Some(Communication::PushPull) || named.into_iter().any(|name| name.trim() == "push-pull")
 }
 
 /// The flags that some policies have no use for, the lists too.
