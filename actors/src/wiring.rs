@@ -155,7 +155,6 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
     let delivery = config.delivery(&manifest)?;
     let policy = for_delivery(policy, delivery);
     let budget: Budget = config.budget.parse()?;
-    let device_budget = config.device_budget.as_deref().map(str::parse::<Budget>).transpose()?;
     set_threads(&config, own, &machines);
 
     let defaults = LaneSettings::default();
@@ -240,9 +239,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         let asked = budget.rows(row_bytes, rows.book().remote_nodes(rank));
         let budget_rows = policy.budget_rows(rows.book(), rank, asked);
         budgets.insert(rank, budget_rows);
-        // Rows on the device are decoded.
-        let device_row_bytes = RowType::F32.row_bytes(manifest.features);
-        let asked = device_budget.map(|budget| budget.rows(device_row_bytes, rows.book().remote_nodes(rank)));
+        let asked = config.device_rows(&manifest, rows.book().remote_nodes(rank))?;
         let device_rows = policy.device_rows(budget_rows, asked);
         let Some(inbox) = hosted.inbox(rank) else {
             return Err(WiringError::NoRank);

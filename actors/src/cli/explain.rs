@@ -14,7 +14,6 @@ use greengnn_model::policy::conformance::Case;
 use greengnn_model::policy::moves::{Moves, RunMoves, moves_levels};
 use greengnn_model::policy::streamed::for_delivery;
 use greengnn_model::policy::{Budget, POLICY_NAMES, Policy, UnknownPolicy};
-use greengnn_model::row_type::RowType;
 use serde::Serialize;
 
 use super::CliResult;
@@ -210,7 +209,7 @@ fn explain(args: &PlanArgs, config: &TrainConfig) -> Result<Explanation, Box<dyn
     let traces = tempfile::tempdir()?;
     let book = parts.row_book();
     let budget: Budget = config.budget.parse()?;
-    let device_budget = config.device_budget.as_deref().map(str::parse::<Budget>).transpose()?;
+    config.check_against(parts.manifest())?;
     let row_bytes = config.row_type.row_bytes(parts.manifest().features);
     let policies = names
         .iter()
@@ -254,9 +253,7 @@ fn explain(args: &PlanArgs, config: &TrainConfig) -> Result<Explanation, Box<dyn
         explanation.add_sampling(&run);
         let remote = book.remote_nodes(rank);
         let asked_rows = budget.rows(row_bytes, remote);
-        // Rows on the device are decoded.
-        let device_rows =
-            device_budget.map(|budget| budget.rows(RowType::F32.row_bytes(parts.manifest().features), remote));
+        let device_rows = config.device_rows(parts.manifest(), remote)?;
         explanation.budget_rows = explanation.budget_rows.max(asked_rows);
         let uses = run.uses(book)?;
         explanation.add_bounds(&uses, asked_rows, remote);
