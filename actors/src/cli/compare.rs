@@ -1,6 +1,5 @@
 //! `greengnn compare`: the same training under several policies, again and again, and what of it can be told apart.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use greengnn_model::plan::Delivery;
@@ -12,6 +11,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::CliResult;
+use super::output::{note, print};
 use super::train::{check_device, title};
 use crate::config::idle::{Setting, idle_flags, takes_budget};
 use crate::config::{Communication, TrainConfig, TrainFlags};
@@ -116,7 +116,7 @@ pub fn run(args: CompareArgs) -> CliResult {
     }
     check_device(&config)?;
     for flag in idle_flags(&given(&args), &runs, &manifest)? {
-        eprintln!("warning: {flag}");
+        note(format_args!("warning: {flag}"));
     }
     let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));
     let folder = ComparisonFolder::open(
@@ -131,7 +131,7 @@ pub fn run(args: CompareArgs) -> CliResult {
     )?;
     let dataset = title(&args.parts);
     let runs = carry_out(&design, &folder, |turn, out| {
-        eprintln!("[{}/{}] {}", turn.number, turn.of, turn.cell);
+        note(format_args!("[{}/{}] {}", turn.number, turn.of, turn.cell));
         launcher::run(&LocalRun {
             config: config_of(&config, turn.cell),
             parts: args.parts.clone(),
@@ -178,7 +178,7 @@ fn bound(args: &CompareArgs, config: &TrainConfig, runs: &mut [CellRun]) -> CliR
         runs,
         &parts,
         |cell| config_of(config, cell),
-        |batch_size, seed| eprintln!("bounds: sampling batch size {batch_size}, seed {seed}"),
+        |batch_size, seed| note(format_args!("bounds: sampling batch size {batch_size}, seed {seed}")),
     )?;
     Ok(())
 }
@@ -187,10 +187,10 @@ fn bound(args: &CompareArgs, config: &TrainConfig, runs: &mut [CellRun]) -> CliR
 fn interrupted(error: CarryOutError<LaunchError>, out: &Path) -> Box<dyn std::error::Error + Send + Sync> {
     match error {
         CarryOutError::Run(error) => {
-            eprintln!(
+            note(format_args!(
                 "the runs that have finished stay in {}; the same command goes on from there",
                 out.display()
-            );
+            ));
             error.into()
         }
         other => other.into(),
@@ -278,12 +278,11 @@ fn show(args: &CompareArgs, folder: &ComparisonFolder, comparison: &Comparison) 
     folder.write("comparison.json", &json)?;
     folder.write("comparison.csv", &csv::table(comparison))?;
     folder.write("report.html", &page::render(comparison)?)?;
-    let mut stdout = std::io::stdout().lock();
     if args.json {
-        writeln!(stdout, "{json}")?;
+        print(json)?;
     } else {
-        writeln!(stdout, "{}", text::table(comparison))?;
-        writeln!(stdout, "report: {}", folder.path().join("report.html").display())?;
+        print(text::table(comparison))?;
+        print(format_args!("report: {}", folder.path().join("report.html").display()))?;
     }
     Ok(())
 }

@@ -3,7 +3,6 @@
 //! The traces of the run are sampled in this process, from a folder that holds all parts, and every policy plans them. What
 //! is planned is what a run counts, so the rows and requests are not estimates.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use greengnn_model::policy::{Budget, POLICY_NAMES, Policy, UnknownPolicy};
 use serde::Serialize;
 
 use super::CliResult;
+use super::output::print;
 use super::plan::PlanArgs;
 use crate::config::{Communication, TrainConfig, TrainFlags};
 use crate::offline::{OfflineParts, OfflineRun, Sampling};
@@ -193,7 +193,7 @@ pub fn run(args: &PlanArgs, config: &TrainConfig) -> CliResult {
     } else {
         text::explanation(&explanation)
     };
-    writeln!(std::io::stdout(), "{text}")?;
+    print(text)?;
     Ok(())
 }
 

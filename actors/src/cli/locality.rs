@@ -4,7 +4,6 @@
 //! 85 % of the requests (the GreenGNN paper, section I, of Reddit). This checks it on any graph, in every reading of it, and
 //! beside the ceiling that no graph can pass ([`ceiling`]).
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use greengnn_model::locality::{Locality, Scratch, StepUses, ceiling};
@@ -14,6 +13,7 @@ use serde::Serialize;
 
 use super::CliResult;
 use super::explain::SamplingArgs;
+use super::output::print;
 use crate::config::{Resample, TrainConfig};
 use crate::offline::{OfflineError, OfflineParts};
 use crate::report::table::{alignment, render};
@@ -107,7 +107,7 @@ pub fn run(args: &LocalityArgs) -> CliResult {
     } else {
         describe(&report)
     };
-    writeln!(std::io::stdout(), "{text}")?;
+    print(text)?;
     Ok(())
 }
 

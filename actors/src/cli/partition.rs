@@ -13,6 +13,7 @@ use greengnn_model::rng::Purpose;
 use greengnn_model::store::{GraphStore, PartitionerRecord, PartsManifest, StoreError};
 
 use super::CliResult;
+use super::output::print;
 use crate::lifetime::{Scratch, Unfinished};
 use crate::metis_child::{MetisChildError, MetisProgram, links_of};
 
@@ -173,7 +174,7 @@ pub fn run(args: PartitionArgs) -> CliResult {
     let spec = args.refine.spec(args.seed);
     let (graph, out) = (&args.graph, &args.out);
     let manifest = cut_and_refine(graph, args.parts, &args.method, args.seed, spec.as_ref(), out)?;
-    print!("{}", report(&manifest));
+    print(report(&manifest).trim_end())?;
     Ok(())
 }
 

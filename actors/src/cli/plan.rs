@@ -4,7 +4,6 @@
 mod table;
 mod traces;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,6 +19,7 @@ use serde::Serialize;
 
 use super::CliResult;
 use super::explain::{self, ExplainArgs, NothingToSample, SamplingArgs};
+use super::output::print;
 use crate::config::{ConfigError, TrainConfig, TrainFlags};
 use crate::report::units;
 
@@ -167,7 +167,7 @@ pub fn run(args: PlanArgs) -> CliResult {
         } else {
             table::describe(&table)
         };
-        writeln!(std::io::stdout(), "{}", text.trim_end())?;
+        print(text.trim_end())?;
         return Ok(());
     }
     if args.explain.explain {
@@ -185,7 +185,7 @@ pub fn run(args: PlanArgs) -> CliResult {
     } else {
         describe(&prices)
     };
-    writeln!(std::io::stdout(), "{text}")?;
+    print(text)?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use greengnn_model::store::PartsManifest;
 
+use super::output::note;
 use super::train::{OutputFlags, show};
 use super::{AlreadyReported, CliResult, seconds};
 use crate::config::{TrainConfig, TrainFlags};
@@ -58,7 +59,7 @@ pub fn run(args: SupervisorArgs) -> CliResult {
     let manifest = PartsManifest::open(&args.dir)?;
     config.check_against(&manifest)?;
     for flag in args.flags.idle(std::slice::from_ref(&config), &manifest)? {
-        eprintln!("warning: {flag}");
+        note(format_args!("warning: {flag}"));
     }
     let out = args.output.folder();
     let options = SupervisorOptions {
@@ -78,7 +79,7 @@ pub fn run(args: SupervisorArgs) -> CliResult {
         if let Some(address) = &args.output.metrics_addr {
             let address = crate::control::resolve(address).await?;
             let serving = telemetry::serve(address)?;
-            eprintln!("metrics: http://{serving}/metrics");
+            note(format_args!("metrics: http://{serving}/metrics"));
         }
         let listening = move |address: std::net::SocketAddr| {
             if announce {
@@ -86,7 +87,7 @@ pub fn run(args: SupervisorArgs) -> CliResult {
                 let _ = writeln!(std::io::stdout(), "{address}");
             }
             if !launched {
-                eprintln!("listening on {address}; waiting for machines to join");
+                note(format_args!("listening on {address}; waiting for machines to join"));
             }
         };
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(supervisor::run(options, listening, told.heard()).await)
