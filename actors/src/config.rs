@@ -68,8 +68,8 @@ pub struct TrainConfig {
     pub deadline_s: f64,
     /// Keep the trace files of a machine under this folder, which must have none yet, instead of deleting them after use.
     pub keep_trace: Option<PathBuf>,
-    /// Check the parts' files against their checksums, and every remote row of every batch against reads of slots that
-    /// hold nothing.
+    /// Check the parts' files and the frames of lanes against their checksums, and every remote row of every batch against
+    /// reads of slots that hold nothing.
     pub verify: bool,
 }
 

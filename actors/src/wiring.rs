@@ -157,14 +157,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
     let budget: Budget = config.budget.parse()?;
     set_threads(&config, own, &machines);
 
-    let defaults = LaneSettings::default();
-    let settings = LaneSettings {
-        deadline,
-        row_type: config.row_type,
-        // A stream has a connection; that of the epoch before may not have been given back when the next one opens.
-        max_connections: defaults.max_connections + 2 * own.ranks.len() * usize::from(manifest.book.parts()),
-        ..defaults
-    };
+    let settings = lane_settings(&config, own.ranks.len() * usize::from(manifest.book.parts()));
     hosted.set_membership_epoch(assignment.membership_epoch);
     let router = Arc::new(Router::new(Arc::clone(&hosted), deadline));
     let mut parts = BTreeMap::new();
@@ -276,6 +269,19 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         seats,
         _lanes: lanes,
     })
+}
+
+/// How the lanes of a machine are that serves so many streams at once.
+fn lane_settings(config: &TrainConfig, streams: usize) -> LaneSettings {
+    let defaults = LaneSettings::default();
+    LaneSettings {
+        deadline: config.deadline(),
+        row_type: config.row_type,
+        checksums: config.verify,
+        // A stream has a connection; that of the epoch before may not have been given back when the next one opens.
+        max_connections: defaults.max_connections + 2 * streams,
+        ..defaults
+    }
 }
 
 /// A rank that waits for its own batch may take so many deadlines, and the others wait for it.
@@ -391,4 +397,20 @@ pub fn parse_hash(text: &str) -> Result<[u8; 32], WiringError> {
         *byte = u8::from_str_radix(digits, 16).map_err(|_| bad())?;
     }
     Ok(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verified_runs_have_checksums_on_their_lanes() {
+        for verify in [false, true] {
+            let config = TrainConfig {
+                verify,
+                ..TrainConfig::default()
+            };
+            assert_eq!(lane_settings(&config, 1).checksums, verify);
+        }
+    }
 }

@@ -100,7 +100,8 @@ pub struct TrainFlags {
     /// Keep the trace files under this folder, which must have none yet
     #[arg(long, value_name = "DIR")]
     pub keep_trace: Option<PathBuf>,
-    /// Check the parts against their checksums, and every remote row of every batch for reads of empty cache slots
+    /// Check the parts and everything that travels on lanes against checksums, and every remote row of every batch for reads
+    /// of empty cache slots
     #[arg(long)]
     pub verify: bool,
 }
