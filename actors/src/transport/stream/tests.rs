@@ -279,6 +279,27 @@ async fn a_frame_leaves_once_the_credit_covers_all_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_asker_that_grants_nothing_is_told_and_left_in_the_end() {
+    // An owner waits for 40 of these, for the first step.
+    let (_, serving) = machines(LaneSettings {
+        deadline: Duration::from_millis(30),
+        ..settings()
+    })
+    .await;
+    let mut silent = Stranger::greet(&serving).await;
+    silent.schedule(vec![0], LAST).await;
+    assert!(silent.hears_nothing().await, "it was not waited for");
+    let mut frame = Vec::new();
+    let left = tokio::time::timeout(Duration::from_secs(20), silent.0.read_to_end(&mut frame));
+    left.await.unwrap().unwrap();
+    let said = String::from_utf8_lossy(&frame[HEADER_BYTES..]);
+    assert!(
+        said.starts_with("rank 2 has granted no rows for step 0 for 1.2 s"),
+        "{said}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn askers_that_say_too_much_are_left() {
     let (_, serving) = machines(LaneSettings {
         max_schedule_bytes: 500,
