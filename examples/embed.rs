@@ -10,6 +10,7 @@
 //! and weights are those of separate processes. Give each process one machine where CPU seconds matter.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use greengnn::config::TrainConfig;
@@ -17,6 +18,7 @@ use greengnn::control::random_cookie;
 use greengnn::machine::{self, MachineOptions};
 use greengnn::report::table;
 use greengnn::supervisor::{self, SupervisorOptions};
+use greengnn::work::Work;
 use greengnn_energy::meter::{Meter, MeterConfig};
 use greengnn_model::synth::SynthSpec;
 use tokio::sync::oneshot;
@@ -46,6 +48,7 @@ async fn main() -> Result<(), Error> {
     let leader = tokio::spawn(supervisor::run(
         SupervisorOptions {
             config,
+            work: Work::default(),
             parts: parts.clone(),
             listen: "127.0.0.1:0".to_owned(),
             cookie: cookie.clone(),
@@ -67,7 +70,7 @@ async fn main() -> Result<(), Error> {
         let options = member(name, &address, &parts, &cookie, folder.path());
         tokio::spawn(machine::run(options, std::future::pending()))
     });
-    let summary = leader.await??;
+    let summary = leader.await??.summary()?;
     for machine in machines {
         machine.await??;
     }
@@ -87,7 +90,7 @@ fn member(name: &str, supervisor: &str, parts: &Path, cookie: &str, scratch: &Pa
         listen: None,
         cookie: cookie.to_owned(),
         work_folder: scratch.join(name),
-        meter: Meter::start(MeterConfig::from_env()),
+        meter: Arc::new(Meter::start(MeterConfig::from_env())),
         join_within: Duration::from_secs(30),
     }
 }

@@ -13,6 +13,6 @@ fn the_settings_of_the_paper_can_be_read_and_used() {
     assert_eq!(config.fanouts, [25, 10]);
     assert_eq!((config.hidden, config.batch_size, config.epochs), (16, 2000, 30));
     assert_eq!((config.lr, config.dropout), (0.003, 0.5));
-    assert_eq!((config.policy.as_str(), config.window), ("window", 16));
+    assert_eq!((config.policy.as_str(), config.window.steps()), ("window", 16));
     assert_eq!(config.resample, Resample::Never);
 }

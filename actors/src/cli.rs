@@ -15,9 +15,11 @@ pub mod machine;
 pub mod output;
 pub mod partition;
 pub mod plan;
+pub mod probe;
 pub mod supervisor;
 pub mod synth;
 pub mod train;
+pub mod tune;
 
 /// What a subcommand ends with. The message is printed as it is, with its causes.
 pub type CliResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
@@ -40,10 +42,14 @@ pub enum Command {
     Partition(partition::PartitionArgs),
     /// Train on this computer, with one process per machine.
     Train(Box<train::TrainArgs>),
+    /// Choose policy, budget and window for a run, from what requests and rows cost here.
+    Tune(Box<tune::TuneArgs>),
     /// Train under several policies again and again, and tell what differs.
     Compare(Box<compare::CompareArgs>),
     /// Say what a policy would move, from trace files alone, or what a run would cost, before it is made.
     Plan(plan::PlanArgs),
+    /// Measure what requests and rows cost between the machines of a run on this computer.
+    Probe(Box<probe::ProbeArgs>),
     /// Say how often remote nodes repeat in a window of batches, and what share of the need the most frequent make up.
     Locality(locality::LocalityArgs),
     /// Wait for machines to join from other computers, and lead their run.
@@ -71,8 +77,10 @@ impl Cli {
             Command::Synth(args) => synth::run(args),
             Command::Partition(args) => partition::run(args),
             Command::Train(args) => train::run(*args),
+            Command::Tune(args) => tune::run(*args),
             Command::Compare(args) => compare::run(*args),
             Command::Plan(args) => plan::run(args),
+            Command::Probe(args) => probe::run(*args),
             Command::Locality(args) => locality::run(&args),
             Command::Supervisor(args) => supervisor::run(*args),
             Command::Machine(args) => machine::run(args),

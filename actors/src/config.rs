@@ -2,6 +2,7 @@
 
 mod flags;
 pub mod idle;
+mod window;
 
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,7 @@ use greengnn_model::store::PartsManifest;
 use serde::{Deserialize, Serialize};
 
 pub use flags::TrainFlags;
+pub use window::Window;
 
 /// Everything that decides what a run computes and how. Written to the run folder as it was resolved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,8 +30,8 @@ pub struct TrainConfig {
     /// How remote rows are asked for: request by request, or as one stream per owner and epoch; by default as
     /// [`usual_delivery`] says.
     pub delivery: Option<Delivery>,
-    /// Steps per window: exact for `window`, a maximum for `bulk`.
-    pub window: u32,
+    /// Steps per window: exact for `window`, a maximum for `bulk`; or `auto`.
+    pub window: Window,
     /// Cache memory of a rank: a share of the rows that it does not own, bytes, or rows.
     pub budget: String,
     /// The part of the budget that is on the device, for policies with levels; by default none, and half for `two-level`.
@@ -79,7 +81,7 @@ impl Default for TrainConfig {
             communication: Communication::Pull,
             policy: "bulk".to_owned(),
             delivery: None,
-            window: 16,
+            window: Window::default(),
             budget: "25%".to_owned(),
             device_budget: None,
             presample_epochs: PolicyParameters::default().presample_epochs,
@@ -169,6 +171,8 @@ pub enum ConfigError {
          presample, vip or two-level"
     )]
     NoLevels { policy: &'static str, found: String },
+    #[error("policy {policy} has no windows to choose from; leave out --window auto, or choose window or bulk")]
+    NoWindows { policy: &'static str },
     #[error(transparent)]
     Device(#[from] LayerError),
     #[error(
@@ -229,8 +233,8 @@ impl TrainConfig {
             return refuse("network-cost", "a number of at least 0", self.network_cost.to_string());
         }
         self.device.parse::<DeviceChoice>()?;
-        if self.window == 0 {
-            return refuse("window", "at least 1", "0".to_owned());
+        if self.window == Window::Steps(0) {
+            return refuse("window", "at least 1, or auto", "0".to_owned());
         }
         if self.epochs == 0 {
             return refuse("epochs", "at least 1", "0".to_owned());
@@ -268,6 +272,9 @@ impl TrainConfig {
     /// Refuses what a run that moves no rows cannot have.
     fn check_policy(&self) -> Result<(), ConfigError> {
         let policy = self.policy_parameters().policy(&self.policy)?;
+        if self.window.is_auto() && !policy.uses_window() {
+            return Err(ConfigError::NoWindows { policy: policy.name() });
+        }
         let Some(found) = &self.device_budget else {
             return Ok(());
         };

@@ -9,10 +9,13 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
+
 use crate::config::TrainConfig;
 use crate::control::{COOKIE_SECRET_VARIABLE, ControlError, random_cookie};
 use crate::lifetime::{self, END_WITHIN, ENDED_BY_ANOTHER};
 use crate::report::summary::{RunSummary, SummaryError};
+use crate::work::{OtherOutcome, Outcome, Work};
 
 /// How often the children are looked at.
 const POLL: Duration = Duration::from_millis(10);
@@ -28,6 +31,7 @@ const SUMMARY_LIMIT: u64 = 256 << 20;
 /// A run of all machines on this computer.
 pub struct LocalRun {
     pub config: TrainConfig,
+    pub work: Work,
     pub parts: PathBuf,
     /// Number of machine processes.
     pub machines: u32,
@@ -60,6 +64,10 @@ pub enum LaunchError {
     Unresponsive { what: String, status: ExitStatus },
     #[error("the supervisor's summary cannot be read: {0}")]
     Summary(#[from] SummaryError),
+    #[error("what the supervisor has found out cannot be read: {0}")]
+    Output(#[source] serde_json::Error),
+    #[error(transparent)]
+    Other(#[from] OtherOutcome),
     #[error("the run was interrupted")]
     Interrupted,
 }
@@ -73,7 +81,7 @@ pub struct Killed {
 }
 
 /// Runs all processes and waits until every one has ended. Call it from the main thread.
-pub fn run(local: &LocalRun) -> Result<RunSummary, LaunchError> {
+pub fn run(local: &LocalRun) -> Result<Outcome, LaunchError> {
     lifetime::catch_interruption().map_err(|source| LaunchError::Start {
         what: "the thread that waits for signals".to_owned(),
         source,
@@ -99,7 +107,9 @@ pub fn run(local: &LocalRun) -> Result<RunSummary, LaunchError> {
         .args(["--listen", "127.0.0.1:0", "--json", "--announce"])
         .args(["--machines", &local.machines.to_string(), "--title", &local.title])
         .arg("--resolved")
-        .arg(serde_json::to_string(&local.config)?);
+        .arg(serde_json::to_string(&local.config)?)
+        .arg("--work")
+        .arg(serde_json::to_string(&local.work)?);
     if let Some(out) = &local.out {
         supervisor.arg("--out").arg(out);
     }
@@ -125,12 +135,28 @@ pub fn run(local: &LocalRun) -> Result<RunSummary, LaunchError> {
     }
     family.wait()?;
     match lines.recv_timeout(SETTLE_WITHIN) {
-        Ok(Output::Rest(text)) => Ok(RunSummary::from_json(&text)?),
+        Ok(Output::Rest(text)) => match local.work {
+            Work::Train(_) => Ok(Outcome::Trained(Box::new(RunSummary::from_json(&text)?))),
+            Work::Probe(_) => Ok(Outcome::Probed(read(&text)?)),
+            Work::Tune(_) => Ok(Outcome::Chosen(read(&text)?)),
+        },
         _ => Err(LaunchError::Reported { cause: None }),
     }
 }
 
-/// What the supervisor writes: the address that it listens on, then the summary.
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, LaunchError> {
+    serde_json::from_str(text).map_err(LaunchError::Output)
+}
+
+/// A run that trains.
+///
+/// # Errors
+/// As [`run`], or [`LaunchError::Other`] if the work is not to train.
+pub fn train(local: LocalRun) -> Result<RunSummary, LaunchError> {
+    Ok(run(&local)?.summary()?)
+}
+
+/// What the supervisor writes: the address that it listens on, then the outcome.
 enum Output {
     Address(String),
     Rest(String),

@@ -11,6 +11,8 @@
 //!    [`collective`]. With [`push_pull`] no rows move, and the ranks compute the first layer together.
 //! 5. [`recorder`] checks and adds up what machines report; [`run_output`], [`report`] and [`telemetry`] show it.
 //!
+//! Where windows are to be chosen, a [`tuning`] of all ranks does so before every epoch.
+//! A [`probe`] measures what requests and rows cost between the machines; [`work`] says which of all this a run is.
 //! [`doctor`] says beforehand what a computer can measure.
 //! [`kept_traces`] says where a run may leave its traces, [`offline`] samples what a run will need without any of this, to tell what it will cost.
 
@@ -36,6 +38,7 @@ pub mod placement;
 pub mod planner;
 pub mod prefetcher;
 pub mod presampler;
+pub mod probe;
 pub mod protocol;
 pub mod push_pull;
 pub mod rank;
@@ -51,4 +54,6 @@ pub mod supervisor;
 pub mod telemetry;
 pub mod trainer;
 pub mod transport;
+pub mod tuning;
 pub mod wiring;
+pub mod work;

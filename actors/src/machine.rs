@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greengnn_energy::meter::Meter;
+use greengnn_energy::profile::Profile;
 use greengnn_energy::snapshot::EnergySnapshot;
 use greengnn_model::book::{PartId, PartitionBook, Rank};
 use greengnn_model::counters::Phase;
@@ -20,6 +21,7 @@ use tokio::sync::oneshot;
 use crate::causes::in_one_line;
 use crate::control::{self, ControlError, ControlNode};
 use crate::gate::{MachineGate, supervisor_gate};
+use crate::probe::MachineMeter;
 use crate::protocol::{
     Assignment, Failure, JoinReply, JoinRequest, PROTOCOL_VERSION, PeriodReading, RankReport, SupervisorMessage,
 };
@@ -31,6 +33,7 @@ use crate::supervisor::{DEAD_AFTER, incarnation, manifest_sha256};
 use crate::trainer::EpochOutcome;
 use crate::transport::{Hosted, MachineId};
 use crate::wiring::{self, Wiring, WiringError};
+use crate::work::Chosen;
 
 mod reporting;
 
@@ -75,7 +78,7 @@ pub struct MachineOptions {
     pub cookie: String,
     /// Where trace files go while they are needed.
     pub work_folder: PathBuf,
-    pub meter: Meter,
+    pub meter: Arc<Meter>,
     /// The longest wait for the supervisor to appear.
     pub join_within: Duration,
 }
@@ -186,6 +189,10 @@ pub enum MachineEvent {
         rank: Rank,
         parameters: Vec<NamedParameter>,
     },
+    /// A probe has come to its end, as rank 0 saw it.
+    Probed(Box<Profile>),
+    /// The ranks have chosen, as rank 0 knows.
+    Chosen(Box<Chosen>),
     /// Look whether the supervisor still pings.
     Check,
     Cancelled,
@@ -387,6 +394,8 @@ impl MachineState {
             }
             MachineEvent::EpochDone { rank, outcome } => self.on_epoch_done(rank, *outcome)?,
             MachineEvent::Trained { rank, parameters } => self.on_trained(rank, &parameters)?,
+            MachineEvent::Probed(profile) => self.tell(SupervisorMessage::Probed(Rmp(*profile)))?,
+            MachineEvent::Chosen(chosen) => self.tell(SupervisorMessage::Chosen(Rmp(*chosen)))?,
             MachineEvent::Check => {
                 self.check_supervisor()?;
                 check_soon(myself.clone());
@@ -435,6 +444,12 @@ impl MachineState {
             ));
         };
         let book: Arc<PartitionBook> = Arc::clone(&wiring.book);
+        let ranks: Vec<Rank> = wiring.seats.iter().map(|seat| seat.rank).collect();
+        // One rank of the machine reads its meter.
+        let mut meter = Some(MachineMeter {
+            meter: Arc::clone(&self.options.meter),
+            ranks,
+        });
         for seat in wiring.seats.drain(..) {
             let rank = seat.rank;
             let trace_folder = wiring
@@ -445,6 +460,8 @@ impl MachineState {
             let start = RankStart {
                 rank,
                 config: Arc::clone(&wiring.config),
+                work: wiring.work.clone(),
+                meter: meter.take(),
                 book: Arc::clone(&book),
                 rows: Arc::clone(&wiring.rows),
                 steps: wiring.steps,

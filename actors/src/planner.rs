@@ -2,21 +2,24 @@
 
 use std::sync::Arc;
 
+use greengnn_energy::choice::Choice;
 use greengnn_model::book::{PartitionBook, Rank};
-use greengnn_model::plan::{CacheState, Request, WindowPlan};
+use greengnn_model::plan::{CacheState, Delivery, Request, WindowPlan};
 use greengnn_model::policy::{PlanError, PlanInput, Policy, RemoteTrace};
 use greengnn_model::row_type::RowType;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::presampler::{EpochTrace, thread_cpu_s};
+use crate::tuning::{TRACED_EPOCHS, Tuner, TuningError};
 
 /// Plans that may wait for the prefetcher.
 pub const PLANS_AHEAD: usize = 2;
 
 /// What the prefetcher takes from the planner.
 pub enum Planned {
-    /// The windows that follow are of this epoch.
-    Epoch(Arc<EpochTrace>),
+    /// The windows that follow are of this epoch, asked and answered in this way.
+    Epoch(Arc<EpochTrace>, Asking),
     Window(WindowPlan),
     /// The epoch has no more windows.
     EpochEnd {
@@ -25,13 +28,34 @@ pub enum Planned {
     },
 }
 
+/// How the rows of an epoch are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asking {
+    /// Most steps of a window.
+    pub window: u32,
+    pub delivery: Delivery,
+}
+
+/// Why an epoch has no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlannerError {
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Tuning(#[from] Box<TuningError>),
+}
+
 /// Everything that a rank's planner needs.
 pub struct RankPlanner {
     pub rank: Rank,
     pub policy: Arc<dyn Policy>,
     pub book: Arc<PartitionBook>,
     pub budget_rows: u32,
-    pub window: u32,
+    pub asking: Asking,
+    /// Chooses anew before every epoch; none where the configuration has chosen.
+    pub tuner: Option<Box<Tuner>>,
+    /// Is told of choices.
+    pub tell_choice: Box<dyn Fn(Box<Choice>) + Send + Sync>,
     pub row_type: RowType,
     pub epochs: u32,
     /// What the arena holds after the set-up.
@@ -44,9 +68,15 @@ pub fn encode_as(row_type: RowType, requests: &mut [Request]) {
 }
 
 impl RankPlanner {
-    /// Plans every epoch that arrives. Ends early when nobody listens, or when the presampler has ended.
-    pub fn run(mut self, mut traces: mpsc::Receiver<Arc<EpochTrace>>, plans: mpsc::Sender<Result<Planned, PlanError>>) {
-        let mut upcoming: Option<Arc<EpochTrace>> = None;
+    /// Plans every epoch that arrives, `first` before all others if it has arrived already. Ends early when nobody listens, or
+    /// when the presampler has ended.
+    pub fn run(
+        mut self,
+        first: Option<Arc<EpochTrace>>,
+        mut traces: mpsc::Receiver<Arc<EpochTrace>>,
+        plans: mpsc::Sender<Result<Planned, PlannerError>>,
+    ) {
+        let mut upcoming = first;
         for epoch in 0..self.epochs {
             let Some(trace) = upcoming.take().or_else(|| traces.blocking_recv()) else {
                 return;
@@ -57,7 +87,13 @@ impl RankPlanner {
                     return;
                 }
             }
-            if plans.blocking_send(Ok(Planned::Epoch(Arc::clone(&trace)))).is_err() {
+            if let Err(error) = self.choose(epoch, &trace, upcoming.as_ref()) {
+                // Nobody listens any more if the rank is ending.
+                let _ = plans.blocking_send(Err(error));
+                return;
+            }
+            let starts = Planned::Epoch(Arc::clone(&trace), self.asking);
+            if plans.blocking_send(Ok(starts)).is_err() {
                 return;
             }
             let end = match self.plan_epoch(trace, upcoming.clone(), &plans) {
@@ -72,19 +108,42 @@ impl RankPlanner {
         }
     }
 
+    /// Chooses how the rows of an epoch are asked for, where that is to be chosen.
+    fn choose(
+        &mut self,
+        epoch: u32,
+        trace: &Arc<EpochTrace>,
+        next: Option<&Arc<EpochTrace>>,
+    ) -> Result<(), PlannerError> {
+        let Some(tuner) = &mut self.tuner else { return Ok(()) };
+        let known = std::iter::once(trace).chain(next).take(TRACED_EPOCHS);
+        let traces = known.map(|trace| Arc::clone(trace) as Arc<dyn RemoteTrace>).collect();
+        let decision = tuner.decide(epoch, traces, &self.state).map_err(Box::new)?;
+        self.policy = decision.policy;
+        self.asking = Asking {
+            window: decision.window,
+            delivery: decision.method.delivery,
+        };
+        if let Some(choice) = decision.choice {
+            (self.tell_choice)(choice);
+        }
+        Ok(())
+    }
+
     /// Sends the windows of one epoch; none when the prefetcher is gone.
     fn plan_epoch(
         &mut self,
         trace: Arc<EpochTrace>,
         next: Option<Arc<EpochTrace>>,
-        plans: &mpsc::Sender<Result<Planned, PlanError>>,
-    ) -> Result<Option<f64>, PlanError> {
+        plans: &mpsc::Sender<Result<Planned, PlannerError>>,
+    ) -> Result<Option<f64>, PlannerError> {
+        let epoch = trace.epoch;
         let cpu_before = thread_cpu_s();
         let mut planner = self.policy.plan(PlanInput {
             rank: self.rank,
             book: Arc::clone(&self.book),
             budget_rows: self.budget_rows,
-            window: self.window,
+            window: self.asking.window,
             trace,
             next: next.map(|next| next as Arc<dyn RemoteTrace>),
             from_step: 0,
@@ -92,11 +151,17 @@ impl RankPlanner {
         })?;
         while let Some(mut window) = planner.next_window()? {
             encode_as(self.row_type, &mut window.requests);
+            if let Some(tuner) = &mut self.tuner {
+                tuner.count(&window);
+            }
             if plans.blocking_send(Ok(Planned::Window(window))).is_err() {
                 return Ok(None);
             }
         }
         self.state = planner.into_state();
+        if let Some(tuner) = &mut self.tuner {
+            tuner.planned(epoch);
+        }
         Ok(Some(thread_cpu_s() - cpu_before))
     }
 }

@@ -2,6 +2,7 @@
 //! the one before trains, and keeps the arena as the plan wants it.
 
 mod execution;
+mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -12,18 +13,18 @@ use greengnn_model::book::{PartId, Rank};
 use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
 use greengnn_model::layers::AssembledBatch;
 use greengnn_model::plan::{BatchPlan, Delivery, LaterRows, Level, Place, Request, WindowPlan};
-use greengnn_model::policy::{Fill, PlanError, RemoteTrace};
+use greengnn_model::policy::{Fill, RemoteTrace};
 use greengnn_model::row_type::RowType;
 use greengnn_model::rows::RowBook;
 use greengnn_model::store::PartStore;
 use greengnn_model::trace::TraceError;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::arena::RowArena;
 use crate::assembly::Assembly;
 use crate::landing::Landing;
-use crate::planner::Planned;
+use crate::planner::{Asking, Planned, PlannerError};
 use crate::presampler::EpochTrace;
 use crate::report::summary::Planned as PlannedCounts;
 use crate::residency::Residency;
@@ -38,6 +39,8 @@ pub use execution::planned_of;
 pub enum Prefetched {
     /// The rows that stay on the device, before the first epoch; nothing is sent if there are none.
     Resident(Vec<f32>),
+    /// A batch to try a step on, before the first epoch. Nothing is learnt from it; the sender is told when it was done.
+    Trial(Box<PreparedBatch>, oneshot::Sender<Instant>),
     /// An epoch starts.
     Epoch(Arc<EpochTrace>),
     /// The next step.
@@ -67,6 +70,8 @@ pub struct EpochTally {
     /// Most slots that were charged at once so far in the run.
     pub held_rows_peak: u64,
     pub plan_cpu_s: f64,
+    /// How the rows of the epoch were asked for.
+    pub asking: Asking,
 }
 
 /// Why a rank's plan could not be executed.
@@ -79,7 +84,7 @@ pub enum PrefetchError {
         source: TransportError,
     },
     #[error("rank {rank} has no plan: {source}")]
-    Plan { rank: Rank, source: PlanError },
+    Plan { rank: Rank, source: PlannerError },
     #[error("rank {rank} cannot read step {step} of its trace: {source}")]
     Trace { rank: Rank, step: u32, source: TraceError },
     #[error("rank {rank} cannot assemble step {step}: {source}")]
@@ -107,7 +112,6 @@ pub struct Prefetcher {
     pub rows: Arc<RowBook>,
     pub part: Arc<PartStore>,
     pub transport: Arc<dyn Transport>,
-    pub delivery: Delivery,
     /// Slots of exactly the budget.
     pub arena: Arc<RowArena>,
     /// Which rows are on the device; nothing is in the arena's slots of these.
@@ -194,7 +198,7 @@ impl Prefetcher {
     pub async fn run(
         self,
         held_at_start: u64,
-        mut plans: mpsc::Receiver<Result<Planned, PlanError>>,
+        mut plans: mpsc::Receiver<Result<Planned, PlannerError>>,
         trainer: mpsc::Sender<Prefetched>,
     ) -> Result<(), PrefetchError> {
         let mut held = Held {
@@ -206,16 +210,16 @@ impl Prefetcher {
             let rank = self.rank;
             let planned = planned.map_err(|source| PrefetchError::Plan { rank, source })?;
             match (planned, &mut current) {
-                (Planned::Epoch(trace), _) => {
+                (Planned::Epoch(trace, asking), _) => {
                     let streams = Streams::new(Arc::clone(&self.transport), rank, trace.epoch);
-                    current = Some(Execution::new(Arc::clone(&trace), streams));
+                    current = Some(Execution::new(Arc::clone(&trace), asking, streams));
                     if trainer.send(Prefetched::Epoch(trace)).await.is_err() {
                         return Ok(());
                     }
                 }
                 (Planned::Window(mut window), Some(execution)) => {
-                    execution.plan(&window.requests, self.delivery);
-                    if self.delivery == Delivery::Stream {
+                    execution.plan(&window.requests);
+                    if execution.asking.delivery == Delivery::Stream {
                         self.schedule(execution, &mut window).await?;
                     }
                     let mut requests = window.requests.into_iter().peekable();
@@ -252,6 +256,7 @@ impl Prefetcher {
                     let mut tally = std::mem::take(&mut execution.tally);
                     tally.plan_cpu_s = plan_cpu_s;
                     tally.held_rows_peak = held.peak;
+                    tally.asking = execution.asking;
                     current = None;
                     self.epochs.add_permits(1);
                     if trainer.send(Prefetched::EpochEnd(Box::new(tally))).await.is_err() {
@@ -285,7 +290,7 @@ impl Prefetcher {
                 },
             };
             let needed_by = request.needed_by_step;
-            let asked = match self.delivery {
+            let asked = match execution.asking.delivery {
                 Delivery::Windowed => self.ask(caller, request, &direct)?,
                 Delivery::Stream => self.grant(execution, caller.period.phase, request, &direct).await?,
             };

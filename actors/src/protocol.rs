@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use greengnn_energy::profile::Profile;
 use greengnn_energy::snapshot::EnergyReading;
 use greengnn_energy::timeline::TimelinePoint;
 use greengnn_model::book::{PartId, Rank};
@@ -20,9 +21,10 @@ use crate::report::summary::Planned;
 use crate::rmp::Rmp;
 use crate::shard::Served as ServedCounts;
 use crate::transport::MachineId;
+use crate::work::{Chosen, Work};
 
 /// Version of the messages in this file. Machines of another version are refused when they join.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Messages to the cluster supervisor.
 #[derive(RactorClusterMessage)]
@@ -42,6 +44,10 @@ pub enum SupervisorMessage {
     Weights(Rmp<WeightsChunk>),
     /// A machine's ranks are done.
     Finished(Rmp<FinishedReport>),
+    /// What a probe measured, from the machine that hosts rank 0.
+    Probed(Rmp<Profile>),
+    /// What the ranks have chosen, from the machine that hosts rank 0.
+    Chosen(Rmp<Chosen>),
     /// A machine cannot go on.
     Failed(Rmp<Failure>),
 }
@@ -108,6 +114,7 @@ pub struct MachineInfo {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Assignment {
     pub config: Box<TrainConfig>,
+    pub work: Work,
     /// All machines, by name. A machine dials those after it.
     pub machines: Vec<MachineInfo>,
     /// Counts the memberships of the run; carried in every lane's hello.
@@ -186,6 +193,8 @@ pub struct RankReport {
     pub presample_cpu_s: f64,
     pub plan_cpu_s: f64,
     pub trace_bytes: u64,
+    /// How rows were asked for.
+    pub asking: crate::planner::Asking,
 }
 
 /// A piece of the parameters as a safetensors file.

@@ -10,12 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use greengnn_energy::choice::{Candidates, Choice, WINDOWS};
+use greengnn_energy::probing::ProbePlan;
+use greengnn_energy::profile::Profile;
 use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Phase, Traffic};
 use greengnn_model::layers::{NamedParameter, Trainable};
 use greengnn_model::plan::{CacheState, Delivery, DeviceRows};
-use greengnn_model::policy::Policy;
+use greengnn_model::policy::{Budget, Policy, RemoteTrace};
 use greengnn_model::rows::RowBook;
 use greengnn_model::sampling::StepCounts;
 use greengnn_model::store::PartStore;
@@ -30,9 +33,10 @@ use crate::collective::Collective;
 use crate::config::TrainConfig;
 use crate::filling::{Filling, FillingError};
 use crate::machine::MachineEvent;
-use crate::planner::{PLANS_AHEAD, RankPlanner, encode_as};
+use crate::planner::{Asking, PLANS_AHEAD, RankPlanner, encode_as};
 use crate::prefetcher::{PrefetchError, Prefetched, Prefetcher, planned_of};
 use crate::presampler::{EPOCHS_AHEAD, EpochTrace, Presampler, PresamplerError};
+use crate::probe::{MachineMeter, Prober};
 use crate::push_pull::first_layer::FirstLayer;
 use crate::push_pull::loader::PushLoader;
 use crate::push_pull::{PushPullError, PushPullSeat};
@@ -41,7 +45,10 @@ use crate::report::summary::Planned;
 use crate::residency::Residency;
 use crate::trainer::{EpochOutcome, Trainer, TrainerError, TrainerEvents};
 use crate::transport::Transport;
+use crate::tuning::stage::{StageError, TuningStage};
+use crate::tuning::{TRACED_EPOCHS, TrainedEpochs, candidates_of_run};
 use crate::wiring::PATIENCE;
+use crate::work::{Chosen, Work};
 
 #[cfg(test)]
 mod bounds;
@@ -50,6 +57,9 @@ mod bounds;
 pub struct RankStart {
     pub rank: Rank,
     pub config: Arc<TrainConfig>,
+    pub work: Work,
+    /// The meter of the machine, for one of its ranks.
+    pub meter: Option<MachineMeter>,
     /// Who owns which nodes.
     pub book: Arc<PartitionBook>,
     /// Who owns which feature rows.
@@ -82,6 +92,10 @@ pub enum RankEvent {
     Trained(Vec<NamedParameter>),
     /// The static fill is done.
     Filled(Filled),
+    /// A probe has come to its end.
+    Probed(Box<Profile>),
+    /// The ranks have chosen.
+    Chosen(Box<Chosen>),
     /// A worker ended with an error. A consequence is the error of a worker whose neighbour failed.
     WorkerFailed {
         reason: String,
@@ -111,8 +125,9 @@ pub struct RankActorState {
     cancelled: Arc<AtomicBool>,
     /// Dropping it ends the trainer's waits.
     _cancel_trainer: watch::Sender<bool>,
-    permits: [Arc<Semaphore>; 2],
-    prefetching: JoinHandle<()>,
+    permits: Vec<Arc<Semaphore>>,
+    /// What makes batches, or the probe.
+    working: JoinHandle<()>,
 }
 
 impl Drop for RankActorState {
@@ -120,7 +135,7 @@ impl Drop for RankActorState {
         self.cancelled.store(true, Ordering::Relaxed);
         // A closed semaphore lets its waiters go, and a gone prefetcher closes the channels of the others.
         self.permits.iter().for_each(|permits| permits.close());
-        self.prefetching.abort();
+        self.working.abort();
     }
 }
 
@@ -153,6 +168,10 @@ impl Actor for RankActor {
             RankEvent::Trained(parameters) => {
                 state.machine.cast(MachineEvent::Trained { rank, parameters })?;
             }
+            // All ranks have come to the same.
+            RankEvent::Probed(_) | RankEvent::Chosen(_) if rank != 0 => {}
+            RankEvent::Chosen(chosen) => state.machine.cast(MachineEvent::Chosen(chosen))?,
+            RankEvent::Probed(profile) => state.machine.cast(MachineEvent::Probed(profile))?,
             RankEvent::Filled(filled) => state.machine.cast(MachineEvent::Filled { rank, filled })?,
             RankEvent::WorkerFailed {
                 reason,
@@ -181,6 +200,13 @@ fn start_workers(
     myself: ActorRef<RankEvent>,
     machine: ActorRef<MachineEvent>,
 ) -> std::io::Result<RankActorState> {
+    if let Work::Probe(plan) = &start.work {
+        let prober = start.prober(plan.clone());
+        return Ok(start_prober(prober, myself, machine));
+    }
+    let (cancel_trainer, trainer_cancelled) = watch::channel(false);
+    let trained = TrainedEpochs::default();
+    let tuning = start.tuning_stage(trained.clone(), trainer_cancelled.clone());
     let rank = start.rank;
     let config = &start.config;
     let runtime = tokio::runtime::Handle::current();
@@ -244,7 +270,6 @@ fn start_workers(
         rows: Arc::clone(&start.rows),
         part: start.part,
         transport: start.transport,
-        delivery: start.delivery,
         arena: Arc::new(RowArena::for_run(start.budget_rows as usize, row_bytes, config.verify)),
         residency: Arc::new(Residency::new(DeviceRows::default(), 0)),
         width,
@@ -260,7 +285,12 @@ fn start_workers(
         policy: start.policy,
         book: Arc::clone(start.rows.book()),
         budget_rows: start.budget_rows,
-        window: config.window,
+        asking: Asking {
+            window: config.window.steps(),
+            delivery: start.delivery,
+        },
+        tuner: None,
+        tell_choice: Box::new(|_| ()),
         row_type: config.row_type,
         epochs: config.epochs,
         state: CacheState::default(),
@@ -271,6 +301,7 @@ fn start_workers(
             filling,
             planner,
             prefetcher,
+            tuning,
         })),
     };
     let told = myself.clone();
@@ -288,7 +319,6 @@ fn start_workers(
         }
     });
 
-    let (cancel_trainer, trainer_cancelled) = watch::channel(false);
     let first_layer = start.push_pull.map(|seat| FirstLayer {
         slice: seat.slice,
         holders: seat.holders,
@@ -308,6 +338,7 @@ fn start_workers(
         batches,
         ahead: Arc::clone(&ahead),
         buffers,
+        trained,
         cancelled: trainer_cancelled,
         // Longer than the others wait for a rank, so that their error, which names it, comes first.
         patience: config.deadline() * (PATIENCE + 1),
@@ -332,9 +363,81 @@ fn start_workers(
         rank,
         cancelled,
         _cancel_trainer: cancel_trainer,
-        permits: [epoch_permits, ahead],
-        prefetching,
+        permits: vec![epoch_permits, ahead],
+        working: prefetching,
     })
+}
+
+impl RankStart {
+    fn prober(&self, plan: ProbePlan) -> Prober {
+        Prober {
+            rank: self.rank,
+            plan,
+            book: Arc::clone(self.rows.book()),
+            transport: Arc::clone(&self.transport),
+            collective: self.filling.clone(),
+            row_bytes: self.config.row_type.row_bytes(self.part.manifest().features),
+            meter: self.meter.clone(),
+            within: self.config.deadline() * PATIENCE,
+        }
+    }
+}
+
+impl RankStart {
+    /// What is done before the first epoch where something is to be chosen.
+    fn tuning_stage(&self, trained: TrainedEpochs, cancelled: watch::Receiver<bool>) -> Option<TuningStage> {
+        let config = &self.config;
+        let (known, candidates) = match &self.work {
+            Work::Train(known) if config.window.is_auto() => (known, self.candidates()),
+            Work::Tune(plan) => (&plan.known, plan.candidates.clone()),
+            _ => return None,
+        };
+        Some(TuningStage {
+            prober: self.prober(known.probe.clone()),
+            known: known.clone(),
+            candidates,
+            only_choose: matches!(self.work, Work::Tune(_)),
+            epochs: config.epochs,
+            parameters: config.policy_parameters(),
+            ahead: config.ahead,
+            row_bytes: config.row_type.row_bytes(self.part.manifest().features),
+            runtime: tokio::runtime::Handle::current(),
+            cancelled,
+            trained,
+        })
+    }
+
+    fn candidates(&self) -> Candidates {
+        // The text was checked before the run began.
+        let budget = self.config.budget.parse();
+        let budget = budget.unwrap_or(Budget::Rows(u64::from(self.budget_rows)));
+        candidates_of_run(&self.config.policy, self.config.delivery, budget, &WINDOWS)
+    }
+}
+
+/// A rank that does nothing but take part in a probe.
+fn start_prober(prober: Prober, myself: ActorRef<RankEvent>, machine: ActorRef<MachineEvent>) -> RankActorState {
+    let rank = prober.rank;
+    let told = myself;
+    let probing = tokio::spawn(async move {
+        let working = tokio::spawn(async move { prober.run().await });
+        let _ends_with_this = AbortOnDrop(working.abort_handle());
+        match working.await {
+            Ok(Ok((profile, _))) => {
+                let _ = told.cast(RankEvent::Probed(Box::new(profile)));
+            }
+            Ok(Err(error)) => fail(&told, in_one_line(&error), false),
+            Err(error) => fail(&told, format!("the prober of rank {rank} ended: {error}"), false),
+        }
+    });
+    RankActorState {
+        machine,
+        rank,
+        cancelled: Arc::default(),
+        _cancel_trainer: watch::Sender::new(false),
+        permits: Vec::new(),
+        working: probing,
+    }
 }
 
 /// What makes batches out of traces.
@@ -350,6 +453,8 @@ struct RowLoader {
     filling: Filling,
     planner: RankPlanner,
     prefetcher: Prefetcher,
+    /// What is done before the first epoch where windows are to be chosen.
+    tuning: Option<TuningStage>,
 }
 
 /// Why a rank's loader ended.
@@ -361,6 +466,8 @@ enum LoaderError {
     Prefetch(#[from] PrefetchError),
     #[error("the planner could not start: {0}")]
     Planner(#[from] std::io::Error),
+    #[error("rank {rank} could not choose: {}", in_one_line(source))]
+    Tuning { rank: Rank, source: StageError },
     #[error("rank {rank}: {}", in_one_line(source))]
     PushPull { rank: Rank, source: PushPullError },
 }
@@ -391,20 +498,38 @@ impl Loader {
 impl RowLoader {
     async fn run(
         mut self,
-        traces: mpsc::Receiver<Arc<EpochTrace>>,
+        mut traces: mpsc::Receiver<Arc<EpochTrace>>,
         batches: mpsc::Sender<Prefetched>,
         told: &ActorRef<RankEvent>,
     ) -> Result<(), LoaderError> {
         let rank = self.prefetcher.rank;
+        if let Some(tuning) = self.tuning.take_if(|tuning| tuning.only_choose) {
+            let failed = |source| LoaderError::Tuning { rank, source };
+            return self.choose(tuning, traces, &batches, told).await.map_err(failed);
+        }
         let own_rows = self.filling.rows.book().part_nodes(rank);
         let device_budget_rows = u64::from(self.filling.device_rows);
         let mut fill = self.filling.plan().await?;
         encode_as(self.planner.row_type, &mut fill.requests);
         let held = fill.state.held.len() as u64;
         let (traffic, resident) = self.prefetcher.fill(&fill).await?;
+        let failed = |source| LoaderError::Tuning { rank, source };
+        let mut probed = None;
+        if let Some(tuning) = &mut self.tuning {
+            let found = tuning.profile().await.map_err(failed)?;
+            probed = Some(found);
+        }
+        let of_probe = probed.as_ref().map_or(Traffic::default(), |(_, traffic)| *traffic);
+        let mut planned = planned_of(&fill.requests);
+        planned += Planned {
+            feature_requests: of_probe.feature_requests,
+            feature_rows: of_probe.feature_rows,
+            deliveries: of_probe.deliveries,
+            ..Planned::default()
+        };
         let filled = Filled {
-            traffic,
-            planned: planned_of(&fill.requests),
+            traffic: traffic + of_probe,
+            planned,
             device_rows: fill.device.len() as u64,
             device_budget_rows,
             upload_bytes: size_of_val(&resident[..]) as u64,
@@ -415,12 +540,67 @@ impl RowLoader {
         }
         self.prefetcher.residency = Arc::new(Residency::new(fill.device, own_rows));
         self.planner.state = fill.state;
+        let mut first = None;
+        if let (Some(tuning), Some((profile, _))) = (self.tuning, probed) {
+            let Some(trace) = traces.recv().await else {
+                return Ok(());
+            };
+            let step_s = tuning
+                .step_times(&self.prefetcher, &trace, &batches)
+                .await
+                .map_err(failed)?;
+            first = Some(trace);
+            let told = told.clone();
+            let known = (profile.clone(), step_s.clone());
+            self.planner.tell_choice = Box::new(move |choice| tell_choice(&told, *choice, &known));
+            self.planner.tuner = Some(Box::new(tuning.tuner(profile, step_s)));
+        }
         let (plan_sender, plans) = mpsc::channel(PLANS_AHEAD);
         spawn_worker(format!("plan-{rank}"), told, move || {
-            self.planner.run(traces, plan_sender)
+            self.planner.run(first, traces, plan_sender)
         })?;
         Ok(self.prefetcher.run(held, plans, batches).await?)
     }
+}
+
+impl RowLoader {
+    /// Chooses without a run, tells, and waits for the end.
+    async fn choose(
+        &self,
+        mut tuning: TuningStage,
+        mut traces: mpsc::Receiver<Arc<EpochTrace>>,
+        batches: &mpsc::Sender<Prefetched>,
+        told: &ActorRef<RankEvent>,
+    ) -> Result<(), StageError> {
+        let (profile, _) = tuning.profile().await?;
+        let mut known: Vec<Arc<EpochTrace>> = Vec::new();
+        let epochs = TRACED_EPOCHS.min(tuning.epochs as usize);
+        while known.len() < epochs {
+            let Some(trace) = traces.recv().await else {
+                return Ok(());
+            };
+            known.push(trace);
+        }
+        let Some(first) = known.first() else { return Ok(()) };
+        let step_s = tuning.step_times(&self.prefetcher, first, batches).await?;
+        let mut tuner = tuning.tuner(profile.clone(), step_s.clone());
+        let known = known.into_iter().map(|trace| trace as Arc<dyn RemoteTrace>).collect();
+        let choosing = tokio::task::spawn_blocking(move || tuner.choose(known));
+        let choice = choosing.await.map_err(|error| PrefetchError::Task {
+            rank: self.prefetcher.rank,
+            reason: error.to_string(),
+        })??;
+        tell_choice(told, choice, &(profile, step_s));
+        std::future::pending().await
+    }
+}
+
+fn tell_choice(told: &ActorRef<RankEvent>, choice: Choice, (profile, step_s): &(Profile, Vec<f64>)) {
+    let _ = told.cast(RankEvent::Chosen(Box::new(Chosen {
+        choice,
+        profile: profile.clone(),
+        step_s: step_s.clone(),
+    })));
 }
 
 struct AbortOnDrop(tokio::task::AbortHandle);

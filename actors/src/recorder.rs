@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use greengnn_energy::snapshot::{EnergyTotal, combine};
 use greengnn_model::book::Rank;
 use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
+use greengnn_model::plan::Delivery;
 
 use crate::protocol::{EpochReport, FinishedReport, RankReport};
 use crate::report::records::RankRecord;
@@ -180,6 +181,8 @@ impl Recorder {
             epoch,
             loss: if labelled == 0 { 0.0 } else { loss_sum / labelled as f64 },
             valid_accuracy: share(first.and_then(|report| report.valid)),
+            window: first.map_or(0, |report| report.asking.window),
+            delivery: first.map_or(Delivery::default(), |report| report.asking.delivery),
             period: period_summary(&reports, Phase::Training),
             planned,
         };

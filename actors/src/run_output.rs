@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use greengnn_energy::choice::Choice;
 use greengnn_energy::domain::DomainKey;
+use greengnn_energy::profile::Profile;
 use greengnn_energy::timeline::TimelinePoint;
 
 use greengnn_model::store::PartsManifest;
@@ -19,6 +21,7 @@ use crate::report::summary::RunSummary;
 use crate::supervisor::SupervisorOptions;
 use crate::telemetry;
 use crate::wiring::step_counts;
+use crate::work::Work;
 
 /// Power readings that the report's plot is drawn from; the run folder has all of them.
 const REPORT_POINTS: usize = 200_000;
@@ -80,7 +83,7 @@ impl RunOutput {
     }
 
     /// All machines are ready.
-    pub fn begin(&mut self, placement: &[MachineInfo]) {
+    pub fn begin(&mut self, placement: &[MachineInfo], begins: &Work) {
         let mut machines = vec![String::new(); self.ranks];
         for machine in placement {
             for rank in &machine.ranks {
@@ -88,12 +91,32 @@ impl RunOutput {
             }
         }
         self.bound = Some(BoundMeter::new(machines));
-        self.note("sampling the first epoch");
+        self.note(match begins {
+            Work::Train(_) | Work::Tune(_) => "sampling the first epoch",
+            Work::Probe(_) => "probing",
+        });
     }
 
     /// Training starts: the set-up of every machine is done.
     pub fn set_up(&mut self) {
         self.progress.epoch_started();
+    }
+
+    /// Keeps a choice; the first of a run is that of its cold cache, the last one stays.
+    pub fn choice(&mut self, choice: &Choice) -> Result<(), RunOutputError> {
+        self.note(&format!("chosen: {}", choice.why));
+        match &self.folder {
+            Some(folder) => Ok(folder.write_choice(choice)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps what a probe measured.
+    pub fn profile(&mut self, profile: &Profile) -> Result<(), RunOutputError> {
+        match &self.folder {
+            Some(folder) => Ok(folder.write_profile(profile)?),
+            None => Ok(()),
+        }
     }
 
     pub fn steps(&mut self, steps: &[StepRecord]) -> Result<(), RunOutputError> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use greengnn_energy::profile::Profile;
 use greengnn_energy::timeline::TimelinePoint;
 use greengnn_model::store::{PartsManifest, StoreError};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -23,6 +24,7 @@ use crate::report::records::StepRecord;
 use crate::report::summary::{RunSummary, SUMMARY_VERSION};
 use crate::run_output::{RunOutput, RunOutputError};
 use crate::wiring::PATIENCE;
+use crate::work::{Chosen, Outcome, Work};
 
 mod heartbeat;
 mod joining;
@@ -75,6 +77,7 @@ pub enum RunError {
 /// What a supervisor needs to know.
 pub struct SupervisorOptions {
     pub config: TrainConfig,
+    pub work: Work,
     /// The folder with the manifest; the parts themselves are not read.
     pub parts: PathBuf,
     /// Address and port to listen on; port 0 picks a free one.
@@ -90,12 +93,12 @@ pub struct SupervisorOptions {
     pub quiet: bool,
 }
 
-/// Supervises one run from the first join to the summary. `listening` is told the address; `cancel` ends the run.
+/// Supervises one run from the first join to its outcome. `listening` is told the address; `cancel` ends the run.
 pub async fn run(
     options: SupervisorOptions,
     listening: impl FnOnce(std::net::SocketAddr),
     cancel: impl Future<Output = ()> + Send + 'static,
-) -> Result<RunSummary, RunError> {
+) -> Result<Outcome, RunError> {
     let manifest = PartsManifest::open(&options.parts)?;
     let manifest_sha256 = manifest_sha256(&options.parts)?;
     let node_name = format!("supervisor-{:016x}", incarnation()?);
@@ -151,6 +154,8 @@ pub enum ClusterEvent {
     EpochDone(Box<EpochReport>),
     Weights(WeightsChunk),
     Finished(Box<FinishedReport>),
+    Probed(Box<Profile>),
+    Chosen(Box<Chosen>),
     Failed(Failure),
     /// Reported failures have had their time to be explained by a loss.
     Settled,
@@ -180,7 +185,7 @@ struct ClusterStart {
     manifest: PartsManifest,
     output: RunOutput,
     manifest_sha256: String,
-    result: oneshot::Sender<Result<RunSummary, RunError>>,
+    result: oneshot::Sender<Result<Outcome, RunError>>,
 }
 
 struct Member {
@@ -199,7 +204,7 @@ impl Drop for Member {
 struct ClusterState {
     options: SupervisorOptions,
     manifest: PartsManifest,
-    result: Option<oneshot::Sender<Result<RunSummary, RunError>>>,
+    result: Option<oneshot::Sender<Result<Outcome, RunError>>>,
     stage: Stage,
     members: BTreeMap<String, Member>,
     placement: Vec<MachineInfo>,
@@ -330,6 +335,8 @@ impl ClusterState {
             ClusterEvent::EpochDone(report) => self.on_epoch(*report),
             ClusterEvent::Weights(chunk) => self.on_weights(chunk),
             ClusterEvent::Finished(report) => self.on_finished(myself, *report),
+            ClusterEvent::Probed(profile) => self.on_probed(myself, *profile),
+            ClusterEvent::Chosen(chosen) => self.on_chosen(myself, *chosen),
             ClusterEvent::Failed(failure) => {
                 // A machine that lost a peer often says so before the supervisor has seen the peer's session close. The
                 // loss is the better reason, so it gets a moment to show.
@@ -397,7 +404,23 @@ impl ClusterState {
         }
         let summary = self.summary()?;
         self.output.finish(&summary, &self.weights)?;
-        self.end(myself, Ok(summary));
+        self.end(myself, Ok(Outcome::Trained(Box::new(summary))));
+        Ok(())
+    }
+
+    fn on_probed(&mut self, myself: &ActorRef<ClusterEvent>, profile: Profile) -> Result<(), RunError> {
+        self.output.profile(&profile)?;
+        if matches!(self.options.work, Work::Probe(_)) {
+            self.end(myself, Ok(Outcome::Probed(Box::new(profile))));
+        }
+        Ok(())
+    }
+
+    fn on_chosen(&mut self, myself: &ActorRef<ClusterEvent>, chosen: Chosen) -> Result<(), RunError> {
+        self.output.choice(&chosen.choice)?;
+        if matches!(self.options.work, Work::Tune(_)) {
+            self.end(myself, Ok(Outcome::Chosen(Box::new(chosen))));
+        }
         Ok(())
     }
 
@@ -410,11 +433,12 @@ impl ClusterState {
             version: SUMMARY_VERSION,
             communication: config.communication,
             policy: config.policy.clone(),
-            delivery: config.delivery(&self.manifest).unwrap_or_default(),
+            delivery: epochs.first().map(|epoch| epoch.delivery).unwrap_or_default(),
             window: match config.communication {
-                Communication::Pull => config.window,
+                Communication::Pull => epochs.first().map_or(0, |epoch| epoch.window),
                 Communication::PushPull => 0,
             },
+            is_window_chosen: config.window.is_auto(),
             row_type: config.row_type,
             budget_rows: self.recorder.budget_rows(),
             device_budget_rows: self.recorder.device_budget_rows(),
@@ -507,7 +531,7 @@ impl ClusterState {
     }
 
     /// Tells the machines, hands over the result, and stops.
-    fn end(&mut self, myself: &ActorRef<ClusterEvent>, outcome: Result<RunSummary, RunError>) {
+    fn end(&mut self, myself: &ActorRef<ClusterEvent>, outcome: Result<Outcome, RunError>) {
         if self.stage == Stage::Joining && outcome.is_err() {
             self.output.discard();
         }

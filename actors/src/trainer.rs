@@ -21,6 +21,7 @@ use crate::push_pull::PushPullError;
 use crate::push_pull::first_layer::{ComputedStep, FirstLayer};
 use crate::report::records::StepRecord;
 use crate::transport::ParcelKind;
+use crate::tuning::{TrainedEpochs, TrainedSteps};
 
 /// Why a rank stopped training.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +78,7 @@ pub struct EpochOutcome {
     pub labelled: u64,
     pub valid: Option<(u64, u64)>,
     pub test: Option<(u64, u64)>,
+    pub steps: TrainedSteps,
     pub stall_s: BTreeMap<Phase, f64>,
     pub sync_s: BTreeMap<Phase, f64>,
     pub tally: EpochTally,
@@ -98,6 +100,8 @@ pub struct Trainer {
     pub ahead: Arc<Semaphore>,
     /// Where the buffers of a batch go once it is done.
     pub buffers: Arc<Mutex<InputBuffers>>,
+    /// Is told what the steps of every epoch took.
+    pub trained: TrainedEpochs,
     /// Ends every wait when its sender goes.
     pub cancelled: watch::Receiver<bool>,
     /// The longest wait for a batch.
@@ -130,6 +134,7 @@ impl Trainer {
                 let record = self.train_step(&mut running, step, divisors[step as usize])?;
                 events.step_done(record);
             }
+            self.trained.tell(epoch, running.outcome.steps);
             events.phase_done(Some(epoch), Phase::Training);
             let mut valid = Evaluation::default();
             let mut test = Evaluation::default();
@@ -178,6 +183,14 @@ impl Trainer {
             self.model
                 .set_resident(rows)
                 .map_err(|source| self.layer_error(epoch, 0, source))?;
+            received = self.receive(epoch)?;
+        }
+        while let Prefetched::Trial(prepared, done) = received {
+            let labelled = prepared.batch.labels.iter().filter(|label| **label >= 0).count();
+            self.gradients(&prepared.batch, labelled.max(1) as u32, epoch, prepared.step)?;
+            // Who gave it may be gone by now.
+            let _ = done.send(Instant::now());
+            self.step_over(*prepared);
             received = self.receive(epoch)?;
         }
         match received {
@@ -239,6 +252,13 @@ impl Trainer {
                 .apply(&sum)
                 .map_err(|source| self.layer_error(epoch, step, source))?;
         }
+        let optimizer_s = updating.elapsed().as_secs_f64();
+        let row_stall_s = stall_s.min(prepared.fetch_s);
+        let steps = &mut running.outcome.steps;
+        steps.steps += 1;
+        steps.compute_s += forward_s + backward_s + optimizer_s + (stall_s - row_stall_s);
+        steps.sync_s += sync_s;
+        steps.row_stall_s += row_stall_s;
         running.outcome.loss_sum += f64::from(loss);
         running.outcome.labelled += u64::from(divisor);
         *running.outcome.sync_s.entry(Phase::Training).or_default() += sync_s;
@@ -252,7 +272,7 @@ impl Trainer {
             assemble_s: prepared.assemble_s,
             forward_s,
             backward_s,
-            optimizer_s: updating.elapsed().as_secs_f64(),
+            optimizer_s,
             sync_s,
             stall_s,
             loss: if divisor == 0 {

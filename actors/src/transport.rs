@@ -122,6 +122,10 @@ pub enum ParcelKind {
     Inclusion,
     /// Accuracy and loss of an evaluation.
     Evaluation,
+    /// The barriers and the readings of a probe.
+    Probe,
+    /// What a rank's candidates would move, and what its last epochs took.
+    Choice,
     /// Push-pull: some columns of feature rows, at set-up.
     Columns,
     /// Push-pull: the outermost block of a batch.

@@ -28,6 +28,7 @@ use crate::shard::PartShard;
 use crate::transport::{
     Hosted, Inbox, InboxLimits, LaneClient, LaneListener, LaneSettings, MachineId, Router, Transport, TransportError,
 };
+use crate::work::Work;
 
 /// Why a machine could not take its place.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +90,7 @@ pub struct Order {
 /// A connected machine, ready to begin.
 pub struct Wiring {
     pub config: Arc<TrainConfig>,
+    pub work: Work,
     pub book: Arc<PartitionBook>,
     /// Who owns which feature rows.
     pub rows: Arc<RowBook>,
@@ -258,6 +260,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         steps: step_counts(&manifest, config.batch_size),
         graph_hash: parse_hash(&manifest.graph_hash)?,
         config,
+        work: assignment.work,
         book,
         rows,
         transport,

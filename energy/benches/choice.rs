@@ -15,7 +15,7 @@ use std::time::Duration;
 use cpu_time::CpuTime;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use greengnn_energy::Quality;
-use greengnn_energy::choice::{Candidates, Method, Prices, RankTraces, Workload, choose};
+use greengnn_energy::choice::{Candidates, Method, Prices, RankTraces, Tuned, Workload, choose};
 use greengnn_energy::simulator::{Coefficients, FetchCost, Mode};
 use greengnn_model::batch::{Block, MiniBatch, OwnerRows, RemoteRows};
 use greengnn_model::book::{PartitionBook, Rank};
@@ -110,17 +110,18 @@ fn prices() -> Prices {
         request_s: 1e-3,
         row_s: 1e-6,
     };
+    let coefficients = Coefficients {
+        owners: vec![cost; usize::from(PARTS)],
+        delivery: None,
+        row_bytes: 2408.0,
+        bytes_per_s: 1.2e9,
+        idle_w: 20.0,
+        ahead: 1,
+        step_s: 0.1,
+        step_j: 10.0,
+    };
     Prices {
-        coefficients: Coefficients {
-            owners: vec![cost; usize::from(PARTS)],
-            delivery: None,
-            row_bytes: 2408.0,
-            bytes_per_s: 1.2e9,
-            idle_w: 20.0,
-            ahead: 1,
-            step_s: 0.1,
-            step_j: 10.0,
-        },
+        by_rank: vec![coefficients; usize::from(PARTS)],
         quality: Quality::Estimated,
         doubts: Vec::new(),
         fingerprint: None,
@@ -139,6 +140,8 @@ fn choice(c: &mut Criterion<CpuTime>) {
             .map(|(rank, file)| RankTraces {
                 rank,
                 epochs: vec![read_trace(file)],
+                held: None,
+                tuned: Tuned::default(),
             })
             .collect(),
         row_bytes: 2408,

@@ -211,17 +211,26 @@ impl Calibration {
         Ok(write_json(path, self)?)
     }
 
-    /// Reads a calibration that was made on the hardware `here`.
+    /// Reads a calibration, whatever hardware it was made on.
     ///
     /// # Errors
-    /// [`CalibrationError::File`], [`CalibrationError::OtherFormat`], [`CalibrationError::OtherHardware`].
-    pub fn load(path: &Path, here: &Fingerprint) -> Result<Self, CalibrationError> {
+    /// [`CalibrationError::File`], [`CalibrationError::OtherFormat`].
+    pub fn read(path: &Path) -> Result<Self, CalibrationError> {
         let calibration: Self = read_json(path, "a calibration")?;
         if calibration.format_version != FORMAT_VERSION {
             return Err(CalibrationError::OtherFormat {
                 found: calibration.format_version,
             });
         }
+        Ok(calibration)
+    }
+
+    /// Reads a calibration that was made on the hardware `here`.
+    ///
+    /// # Errors
+    /// [`CalibrationError::File`], [`CalibrationError::OtherFormat`], [`CalibrationError::OtherHardware`].
+    pub fn load(path: &Path, here: &Fingerprint) -> Result<Self, CalibrationError> {
+        let calibration = Self::read(path)?;
         match calibration.fingerprint.difference(here) {
             Some(difference) => Err(CalibrationError::OtherHardware { difference }),
             None => Ok(calibration),

@@ -11,31 +11,42 @@
 //! Memory has no price. So a greater budget is never worse in joules alone, and which budgets may be chosen is up to who
 //! asks; of budgets that cost the same the smaller one is picked.
 //!
-//! All ranks have the same coefficients: those are per owner, not yet per pair of rank and owner.
+//! A run may choose again before every epoch, with what the epochs before have shown ([`Adaptation`]).
+//!
+//! Ranks train in step, so they are priced together; each has coefficients of its own, by owner, and a step time of its own.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use greengnn_model::book::{PartId, PartitionBook, Rank};
-use greengnn_model::plan::Delivery;
+use greengnn_model::plan::{CacheState, Delivery};
 use greengnn_model::policy::{Budget, FillError, PlanError, RemoteTrace, TraceReadError, UnknownPolicy};
 use serde::{Deserialize, Serialize};
 
-use crate::calibration::{Calibration, CalibrationError};
+use crate::calibration::{Calibration, CalibrationError, Setting};
 use crate::files::{FileError, read_json, write_json};
 use crate::fingerprint::Fingerprint;
 use crate::profile::Profile;
 use crate::quality::Quality;
 use crate::simulator::{Coefficients, Mode, SimulatedCost, SimulationError};
 
+mod adapt;
 mod plans;
 mod ranked;
 #[cfg(test)]
 mod tests;
+mod tuned;
+mod weights;
+
+pub use adapt::{AdaptError, Adaptation, FACTORS, MARGIN, ObservedEpoch, RankEpoch, next_window};
+pub use weights::owner_weights;
+
+pub use plans::{Extent, Moved, RankMoves, rank_moves};
+pub use tuned::Tuned;
 
 /// The layout of a file with a choice.
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 
 /// The windows that the paper chooses from.
 pub const WINDOWS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -58,7 +69,7 @@ impl Method {
 }
 
 /// What there is to choose from: every combination.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidates {
     pub methods: Vec<Method>,
     pub budgets: Vec<Budget>,
@@ -78,6 +89,16 @@ impl Candidates {
             windows: WINDOWS.to_vec(),
         }
     }
+
+    /// # Errors
+    /// Nothing to choose from, or something twice.
+    pub fn check(&self) -> Result<(), ChoiceError> {
+        once("policy", &self.methods, |method| {
+            format!("{} ({})", method.policy, method.delivery.name())
+        })?;
+        once("budget", &self.budgets, |budget| format!("a budget of {budget}"))?;
+        once("window", &self.windows, |window| format!("window {window}"))
+    }
 }
 
 /// The traces of one rank, epoch after epoch from the first one on.
@@ -85,6 +106,11 @@ impl Candidates {
 pub struct RankTraces {
     pub rank: Rank,
     pub epochs: Vec<Arc<dyn RemoteTrace>>,
+    /// What the rank holds before the first of these epochs; none for the first epoch of a run, before which a policy
+    /// fills its cache.
+    pub held: Option<CacheState>,
+    /// How its policies are made.
+    pub tuned: Tuned,
 }
 
 /// What is to be run.
@@ -99,10 +125,12 @@ pub struct Workload {
     pub run_epochs: u32,
 }
 
-/// What requests and rows cost, and how far that is to be trusted.
+/// What requests, rows and steps cost, and how far that is to be trusted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prices {
-    pub coefficients: Coefficients,
+    /// By rank: what each owner costs it, and what its steps and waits cost. The same for all ranks of a cluster of like
+    /// machines.
+    pub by_rank: Vec<Coefficients>,
     /// Of the joules.
     pub quality: Quality,
     /// Coefficients that should not be trusted, in words.
@@ -112,14 +140,30 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// Those of a profile. A step whose rows are there takes `step_s` and costs `step_j`; `ranks` share the idle power.
+    /// Those of a profile, the same for all ranks. A step whose rows are there takes `step_s` and costs `step_j`; `ranks`
+    /// share the idle power.
     pub fn of_profile(profile: &Profile, parts: PartId, ranks: u32, step_s: f64, step_j: f64) -> Self {
         Self {
-            coefficients: profile.coefficients(parts, ranks, step_s, step_j),
+            by_rank: vec![profile.coefficients(parts, ranks, step_s, step_j); ranks as usize],
             quality: profile.quality,
             doubts: profile.doubts(),
             fingerprint: Some(profile.fingerprint.clone()),
         }
+    }
+
+    /// The coefficients of each of `ranks`, in their order.
+    fn of_ranks(&self, ranks: &[RankMoves]) -> Result<Vec<&Coefficients>, ChoiceError> {
+        let of_rank = |moves: &RankMoves| {
+            let priced = self.by_rank.len();
+            let found = self.by_rank.get(usize::from(moves.rank));
+            let coefficients = found.ok_or(ChoiceError::Unpriced {
+                rank: moves.rank,
+                priced,
+            })?;
+            coefficients.check()?;
+            Ok(coefficients)
+        };
+        ranks.iter().map(of_rank).collect()
     }
 }
 
@@ -175,6 +219,8 @@ pub struct Choice {
     pub epochs: u32,
     /// Remote rows of all batches of all ranks and traced epochs.
     pub needed_rows: u64,
+    /// The most steps that a window can have: longer windows are the same program.
+    pub longest_window: u32,
     /// Whether a calibration decided between windows.
     pub is_calibrated: bool,
     /// By method and budget in the order in which they were given, the best window first.
@@ -198,6 +244,10 @@ pub enum ChoiceError {
     RankTwice { rank: Rank },
     #[error("rank {rank} has no part: the partition book has {parts} parts")]
     UnknownRank { rank: Rank, parts: PartId },
+    #[error("rank {rank} has no coefficients: there are those of {priced} ranks; probe from every rank")]
+    Unpriced { rank: Rank, priced: usize },
+    #[error("the ranks have planned other candidates than those that are to be priced")]
+    OtherCandidates,
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
     #[error("rank {rank}, policy {policy}: there is no fill")]
@@ -249,20 +299,49 @@ pub fn choose(
     mode: Mode,
 ) -> Result<Choice, ChoiceError> {
     check(workload, candidates)?;
-    prices.coefficients.check()?;
-    let extent = plans::Extent::measure(workload)?;
+    let moves = |traces: &RankTraces| rank_moves(&workload.book, workload.row_bytes, traces, candidates);
+    let moves: Vec<RankMoves> = workload.ranks.iter().map(moves).collect::<Result<_, _>>()?;
+    choose_from(&moves, workload.run_epochs, candidates, prices, calibration, mode)
+}
+
+/// The choice of [`choose`] from what all ranks would move, by ascending rank. `run_epochs` are those of the whole run.
+///
+/// # Errors
+/// [`ChoiceError`], also where ranks have planned other candidates than these.
+pub fn choose_from(
+    moves: &[RankMoves],
+    run_epochs: u32,
+    candidates: &Candidates,
+    prices: &Prices,
+    calibration: Option<&Calibration>,
+    mode: Mode,
+) -> Result<Choice, ChoiceError> {
+    candidates.check()?;
+    let coefficients = prices.of_ranks(moves)?;
+    let extent = Extent::of_all(moves);
     let calibration = calibration.filter(|calibration| calibration.is_used);
     let context = ranked::Context {
         extent: &extent,
-        epochs: workload.ranks.first().map_or(0, |traces| traces.epochs.len() as u32),
-        run_epochs: workload.run_epochs,
+        epochs: moves
+            .iter()
+            .flat_map(|moves| moves.plans.first())
+            .map(|moved| moved.epochs.len() as u32)
+            .max()
+            .unwrap_or(0),
+        run_epochs,
         calibration,
         mode,
     };
     let mut predictions = Vec::new();
+    let mut candidate = 0..;
     for method in &candidates.methods {
         for budget in &candidates.budgets {
-            let priced = plans::price_windows(workload, method, *budget, &candidates.windows, &extent, prices)?;
+            let mut priced = Vec::with_capacity(candidates.windows.len());
+            for (window, candidate) in candidates.windows.iter().zip(&mut candidate) {
+                let of_ranks: Option<Vec<&Moved>> = moves.iter().map(|moves| moves.of(candidate)).collect();
+                let of_ranks = of_ranks.ok_or(ChoiceError::OtherCandidates)?;
+                priced.push(plans::price(*window, &of_ranks, &coefficients)?);
+            }
             predictions.extend(ranked::rank(method, *budget, priced, &context)?);
         }
     }
@@ -274,7 +353,7 @@ pub fn choose(
         .methods
         .iter()
         .any(|method| method.delivery == Delivery::Stream);
-    if has_streams && prices.coefficients.delivery.is_none() {
+    if has_streams && coefficients.iter().any(|rank| rank.delivery.is_none()) {
         doubts.push("a delivery of a stream was not measured, and counts its rows alone".to_owned());
     }
     let mut choice = Choice {
@@ -283,9 +362,10 @@ pub fn choose(
         quality: prices.quality,
         doubts,
         fingerprint: prices.fingerprint.clone(),
-        ranks: workload.ranks.len() as u32,
+        ranks: moves.len() as u32,
         epochs: context.epochs,
         needed_rows: extent.needed_rows,
+        longest_window: extent.longest_window,
         is_calibrated: calibration.is_some(),
         predictions,
         pick,
@@ -296,6 +376,46 @@ pub fn choose(
 }
 
 impl Choice {
+    /// The methods and budgets that were chosen from, each with its predictions, the best window first.
+    pub fn settings(&self) -> impl Iterator<Item = &[Prediction]> {
+        self.predictions
+            .chunk_by(|one, other| ranked::is_same_setting(one, other))
+    }
+
+    /// The candidates of one method and budget as a calibration takes them, and the name that it gives them. What they
+    /// really cost is for the caller to add.
+    pub fn calibration_setting(&self, predictions: &[Prediction]) -> Setting {
+        ranked::setting(predictions, self.longest_window, self.needed_rows, self.mode)
+    }
+
+    /// The same candidates in the order that a calibration gives the windows of each method and budget, if it is of use.
+    ///
+    /// # Errors
+    /// A price that is not finite.
+    pub fn calibrated(mut self, calibration: &Calibration) -> Result<Self, ChoiceError> {
+        if !calibration.is_used {
+            return Ok(self);
+        }
+        let settings: Vec<Vec<Prediction>> = self.settings().map(<[Prediction]>::to_vec).collect();
+        self.predictions.clear();
+        for mut predictions in settings {
+            predictions.sort_by_key(|prediction| prediction.window);
+            let setting = self.calibration_setting(&predictions);
+            let scores = calibration.score(&setting)?;
+            for (prediction, score) in predictions.iter_mut().zip(scores) {
+                prediction.score = score;
+            }
+            ranked::order(&mut predictions);
+            self.predictions.append(&mut predictions);
+        }
+        self.is_calibrated = true;
+        if let Some(pick) = ranked::pick(&self.predictions) {
+            self.pick = pick.clone();
+        }
+        self.why = ranked::why(&self);
+        Ok(self)
+    }
+
     /// Writes the choice to a file, as a whole or not at all.
     ///
     /// # Errors
@@ -328,7 +448,7 @@ fn check(workload: &Workload, candidates: &Candidates) -> Result<(), ChoiceError
         return nothing("epoch");
     }
     let mut seen = BTreeSet::new();
-    for RankTraces { rank, epochs } in &workload.ranks {
+    for RankTraces { rank, epochs, .. } in &workload.ranks {
         if *rank >= workload.book.parts() {
             return Err(ChoiceError::UnknownRank {
                 rank: *rank,
@@ -346,11 +466,7 @@ fn check(workload: &Workload, candidates: &Candidates) -> Result<(), ChoiceError
             });
         }
     }
-    once("policy", &candidates.methods, |method| {
-        format!("{} ({})", method.policy, method.delivery.name())
-    })?;
-    once("budget", &candidates.budgets, |budget| format!("a budget of {budget}"))?;
-    once("window", &candidates.windows, |window| format!("window {window}"))
+    candidates.check()
 }
 
 /// Checks that there is at least one, and none twice.

@@ -89,6 +89,14 @@ fn hardware_threads(stat: &str) -> usize {
     stat.lines().filter(numbered).count()
 }
 
+/// Watts that a hardware thread of this computer draws more when it is busy than when it is idle, as far as its model is
+/// known. For joules that are computed from CPU time.
+pub fn busy_thread_watts() -> f64 {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let (power, _) = CpuPower::of_model(&cpuinfo);
+    power.full_w - power.idle_w
+}
+
 /// Estimates the energy of the host's processors, or of the control group's share of them.
 #[derive(Debug)]
 pub struct CpuEstimate {

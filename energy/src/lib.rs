@@ -12,7 +12,7 @@
 //! - [`snapshot`] holds what the meter saw at one time; two of them make a reading of all domains over one window, and
 //!   the readings of all machines make a total, whose parts [`device`] sorts into GPUs, processors and memory.
 //! - [`process`] has what is exact on every machine: CPU seconds and peak memory.
-//! - [`profile`] has what a request and a row cost on a cluster, from probes.
+//! - [`probing`] says who fetches what in a probe of a cluster, and [`profile`] has what a request and a row cost there.
 //! - [`simulator`] prices a plan before it runs, and says how good the choice that follows from it is.
 //! - [`calibration`] learns what the simulator's order lacks, on the hardware that a [`fingerprint`] names.
 //! - [`choice`] plans and prices every candidate of policy, budget and window, and picks one.
@@ -34,6 +34,7 @@ pub mod fingerprint;
 pub mod format;
 pub mod meter;
 pub mod nvml;
+pub mod probing;
 pub mod process;
 pub mod profile;
 pub mod quality;

@@ -5,35 +5,45 @@
 //! fetch. Its intercept is the initiation, its slope the payload; where the two are equal lies the crossover, 965 rows on
 //! the paper's cluster.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use greengnn_model::book::PartId;
+use greengnn_model::book::{PartId, Rank};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{FileError, read_json, write_json};
 use crate::fingerprint::Fingerprint;
 use crate::quality::Quality;
-use crate::simulator::{Coefficients, FetchCost};
+use crate::simulator::{Coefficients, DeliveryCost, FetchCost};
 
 mod line;
 
 pub use line::{Coefficient, Line, LineError, fit_line};
 
 /// The layout of a profile.
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 
 /// An interval wider than this share of its coefficient says that the probe was too short or the cluster too busy.
 pub const WIDEST_INTERVAL: f64 = 0.25;
 
+/// A rank and an owner need so many points for lines of their own: two thirds of what lies on a line of five sizes twice.
+const FEWEST_POINTS_OF_A_PAIR: usize = 7;
+
 /// Fetches of one size from one owner, measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProbePoint {
+    /// The rank that asked.
+    pub client: Rank,
     pub owner: PartId,
     pub rows_per_request: u32,
+    /// Requests, or deliveries of one stream.
     pub requests: u32,
     pub seconds: f64,
     /// Of all machines, without what they draw when idle.
     pub net_j: f64,
+    /// CPU seconds of all machines' processes, without what they use when idle, and those of the client's machine alone.
+    pub net_cpu_s: f64,
+    pub client_cpu_s: f64,
 }
 
 /// What fetching from one owner costs.
@@ -54,6 +64,24 @@ impl OwnerProfile {
     }
 }
 
+/// What fetching costs one rank from one owner.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PairProfile {
+    pub client: Rank,
+    pub owner: PartId,
+    pub joules: Line,
+    pub seconds: Line,
+}
+
+/// What a delivery of a stream costs, over all owners.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeliveryProfile {
+    /// Joules per delivery over rows per delivery.
+    pub joules: Line,
+    /// Seconds per delivery over rows per delivery, where deliveries are granted ahead.
+    pub seconds: Line,
+}
+
 /// The measured coefficients of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
@@ -71,10 +99,16 @@ pub struct Profile {
     pub row_bytes: u32,
     /// What one rank received from all owners together, at most; none where it was not tried.
     pub bytes_per_s: Option<f64>,
-    /// By ascending owner.
+    /// By ascending owner, over all clients.
     pub owners: Vec<OwnerProfile>,
+    /// By ascending client and owner; only of pairs with enough points.
+    pub pairs: Vec<PairProfile>,
+    /// None where too few deliveries were tried.
+    pub delivery: Option<DeliveryProfile>,
     /// What the lines were laid through.
     pub points: Vec<ProbePoint>,
+    /// The same of deliveries.
+    pub delivery_points: Vec<ProbePoint>,
 }
 
 /// Why there is no profile.
@@ -109,34 +143,36 @@ pub struct ProbeSetting {
 }
 
 impl Profile {
-    /// Lays the lines through what was probed.
+    /// Lays the lines through what was probed: requests, and deliveries of streams.
     ///
     /// # Errors
     /// [`ProfileError::Empty`], or an owner with too few points or points that are no numbers.
-    pub fn fit(setting: ProbeSetting, points: Vec<ProbePoint>) -> Result<Self, ProfileError> {
+    pub fn fit(
+        setting: ProbeSetting,
+        points: Vec<ProbePoint>,
+        delivery_points: Vec<ProbePoint>,
+    ) -> Result<Self, ProfileError> {
         let mut owners: Vec<PartId> = points.iter().map(|point| point.owner).collect();
         owners.sort_unstable();
         owners.dedup();
         if owners.is_empty() {
             return Err(ProfileError::Empty);
         }
-        let line = |owner: PartId, what, cost: fn(&ProbePoint) -> f64| {
-            let of_owner = points.iter().filter(|point| point.owner == owner);
-            let per_fetch = |point: &ProbePoint| {
-                let fetches = f64::from(point.requests.max(1));
-                (f64::from(point.rows_per_request), cost(point) / fetches)
-            };
-            let costs: Vec<(f64, f64)> = of_owner.map(per_fetch).collect();
-            fit_line(&costs).map_err(|source| ProfileError::Line { owner, what, source })
-        };
         let profile = |owner: PartId| {
+            let of_owner: Vec<&ProbePoint> = points.iter().filter(|point| point.owner == owner).collect();
+            let failed = |what| move |source| ProfileError::Line { owner, what, source };
             Ok(OwnerProfile {
                 owner,
-                joules: line(owner, "energy", |point| point.net_j)?,
-                seconds: line(owner, "time", |point| point.seconds)?,
+                joules: line_of_joules(&of_owner).map_err(failed("energy"))?,
+                seconds: line_of_seconds(&of_owner).map_err(failed("time"))?,
             })
         };
         let owners = owners.into_iter().map(profile).collect::<Result<_, ProfileError>>()?;
+        let delivered: Vec<&ProbePoint> = delivery_points.iter().collect();
+        let delivery = match (line_of_joules(&delivered), line_of_seconds(&delivered)) {
+            (Ok(joules), Ok(seconds)) => Some(DeliveryProfile { joules, seconds }),
+            _ => None,
+        };
         Ok(Self {
             format_version: FORMAT_VERSION,
             fingerprint: setting.fingerprint,
@@ -147,22 +183,23 @@ impl Profile {
             row_bytes: setting.row_bytes,
             bytes_per_s: setting.bytes_per_s,
             owners,
+            pairs: pairs(&points),
+            delivery,
             points,
+            delivery_points,
         })
     }
 
-    /// What the simulator needs. A step whose rows are there takes `step_s` and costs `step_j`; `ranks` share the idle power.
-    /// One batch is assembled ahead, which is what a run does unless it is told otherwise.
+    /// What the simulator needs, the same for all ranks. A step whose rows are there takes `step_s` and costs `step_j`;
+    /// `ranks` share the idle power. One batch is assembled ahead, which is what a run does unless it is told otherwise.
     ///
     /// A coefficient that was measured below zero counts as zero. Owners that were not probed cost what the mean owner does.
     pub fn coefficients(&self, parts: PartId, ranks: u32, step_s: f64, step_j: f64) -> Coefficients {
-        let fetch_cost = |owner: &OwnerProfile| FetchCost {
-            request_j: owner.joules.intercept.value.max(0.0),
-            row_j: owner.joules.slope.value.max(0.0),
-            request_s: owner.seconds.intercept.value.max(0.0),
-            row_s: owner.seconds.slope.value.max(0.0),
-        };
-        let known: Vec<FetchCost> = self.owners.iter().map(fetch_cost).collect();
+        let known: Vec<FetchCost> = self
+            .owners
+            .iter()
+            .map(|owner| fetch_cost(&owner.joules, &owner.seconds))
+            .collect();
         let mean = |field: fn(&FetchCost) -> f64| known.iter().map(field).sum::<f64>() / known.len().max(1) as f64;
         let typical = FetchCost {
             request_j: mean(|cost| cost.request_j),
@@ -176,8 +213,10 @@ impl Profile {
         };
         Coefficients {
             owners: (0..parts).map(of).collect(),
-            // Probes ask for what they fetch, so they say nothing of streams.
-            delivery: None,
+            delivery: self.delivery.as_ref().map(|delivery| DeliveryCost {
+                delivery_j: delivery.joules.intercept.value.max(0.0),
+                delivery_s: delivery.seconds.intercept.value.max(0.0),
+            }),
             row_bytes: f64::from(self.row_bytes),
             bytes_per_s: self.bytes_per_s.unwrap_or(f64::INFINITY),
             idle_w: self.idle_w.value.max(0.0) / f64::from(ranks.max(1)),
@@ -185,6 +224,34 @@ impl Profile {
             step_s,
             step_j,
         }
+    }
+
+    /// The same for one rank. What it was measured to pay to an owner counts instead of what all ranks pay to that owner
+    /// where the two can be told apart: on equal hardware the difference is noise, and all points together know better.
+    pub fn coefficients_of(&self, rank: Rank, parts: PartId, ranks: u32, step_s: f64, step_j: f64) -> Coefficients {
+        let mut coefficients = self.coefficients(parts, ranks, step_s, step_j);
+        for pair in self.pairs.iter().filter(|pair| pair.client == rank) {
+            let all = self.owners.binary_search_by_key(&pair.owner, |owner| owner.owner);
+            let (Ok(all), Some(cost)) = (all, coefficients.owners.get_mut(usize::from(pair.owner))) else {
+                continue;
+            };
+            let own = fetch_cost(&pair.joules, &pair.seconds);
+            let of_all = &self.owners[all];
+            if differ(&pair.joules, &of_all.joules) {
+                (cost.request_j, cost.row_j) = (own.request_j, own.row_j);
+            }
+            if differ(&pair.seconds, &of_all.seconds) {
+                (cost.request_s, cost.row_s) = (own.request_s, own.row_s);
+            }
+        }
+        coefficients
+    }
+
+    /// The share of a fetch's CPU time that its client spends; the rest is the owner's. None if nothing was seen.
+    pub fn client_share(&self) -> Option<f64> {
+        let sum = |field: fn(&ProbePoint) -> f64| self.points.iter().map(field).sum::<f64>();
+        let all = sum(|point| point.net_cpu_s);
+        (all > 0.0).then(|| sum(|point| point.client_cpu_s) / all)
     }
 
     /// The coefficients whose intervals are too wide to be trusted, in words.
@@ -217,22 +284,85 @@ impl Profile {
         Ok(write_json(path, self)?)
     }
 
-    /// Reads a profile that was measured on the hardware `here`.
+    /// Reads a profile, whatever hardware it was measured on.
     ///
     /// # Errors
-    /// [`ProfileError::File`], [`ProfileError::OtherFormat`], [`ProfileError::OtherHardware`].
-    pub fn load(path: &Path, here: &Fingerprint) -> Result<Self, ProfileError> {
+    /// [`ProfileError::File`], [`ProfileError::OtherFormat`].
+    pub fn read(path: &Path) -> Result<Self, ProfileError> {
         let profile: Self = read_json(path, "a profile")?;
         if profile.format_version != FORMAT_VERSION {
             return Err(ProfileError::OtherFormat {
                 found: profile.format_version,
             });
         }
+        Ok(profile)
+    }
+
+    /// Reads a profile that was measured on the hardware `here`.
+    ///
+    /// # Errors
+    /// [`ProfileError::File`], [`ProfileError::OtherFormat`], [`ProfileError::OtherHardware`].
+    pub fn load(path: &Path, here: &Fingerprint) -> Result<Self, ProfileError> {
+        let profile = Self::read(path)?;
         match profile.fingerprint.difference(here) {
             Some(difference) => Err(ProfileError::OtherHardware { difference }),
             None => Ok(profile),
         }
     }
+}
+
+fn line_of_joules(points: &[&ProbePoint]) -> Result<Line, LineError> {
+    line_of(points, |point| point.net_j)
+}
+
+fn line_of_seconds(points: &[&ProbePoint]) -> Result<Line, LineError> {
+    line_of(points, |point| point.seconds)
+}
+
+/// A line through the cost per fetch over the rows per fetch.
+fn line_of(points: &[&ProbePoint], cost: fn(&ProbePoint) -> f64) -> Result<Line, LineError> {
+    let per_fetch = |point: &&ProbePoint| {
+        let fetches = f64::from(point.requests.max(1));
+        (f64::from(point.rows_per_request), cost(point) / fetches)
+    };
+    let costs: Vec<(f64, f64)> = points.iter().map(per_fetch).collect();
+    fit_line(&costs)
+}
+
+/// The lines of every pair that has enough points.
+fn pairs(points: &[ProbePoint]) -> Vec<PairProfile> {
+    let mut of_pair: BTreeMap<(Rank, PartId), Vec<&ProbePoint>> = BTreeMap::new();
+    for point in points {
+        of_pair.entry((point.client, point.owner)).or_default().push(point);
+    }
+    let enough = of_pair
+        .into_iter()
+        .filter(|(_, points)| points.len() >= FEWEST_POINTS_OF_A_PAIR);
+    enough
+        .filter_map(|((client, owner), points)| {
+            Some(PairProfile {
+                client,
+                owner,
+                joules: line_of_joules(&points).ok()?,
+                seconds: line_of_seconds(&points).ok()?,
+            })
+        })
+        .collect()
+}
+
+fn fetch_cost(joules: &Line, seconds: &Line) -> FetchCost {
+    FetchCost {
+        request_j: joules.intercept.value.max(0.0),
+        row_j: joules.slope.value.max(0.0),
+        request_s: seconds.intercept.value.max(0.0),
+        row_s: seconds.slope.value.max(0.0),
+    }
+}
+
+/// Whether two lines have intercepts or slopes whose intervals do not touch.
+fn differ(one: &Line, other: &Line) -> bool {
+    let apart = |a: Coefficient, b: Coefficient| (a.value - b.value).abs() > a.half_width + b.half_width;
+    apart(one.intercept, other.intercept) || apart(one.slope, other.slope)
 }
 
 impl std::fmt::Display for Profile {
@@ -264,6 +394,29 @@ impl std::fmt::Display for Profile {
                 joules.r_squared,
                 seconds.intercept.value * 1e6,
                 seconds.slope.value * 1e9,
+            )?;
+        }
+        if let Some(delivery) = &self.delivery {
+            writeln!(
+                f,
+                "a delivery of a stream: {:.4} ± {:.4} mJ, {:.1} us, beside its rows",
+                delivery.joules.intercept.value * 1e3,
+                delivery.joules.intercept.half_width * 1e3,
+                delivery.seconds.intercept.value * 1e6,
+            )?;
+        }
+        if let Some(bytes_per_s) = self.bytes_per_s {
+            writeln!(
+                f,
+                "one rank receives up to {:.0} MB/s from all owners",
+                bytes_per_s / 1e6
+            )?;
+        }
+        if let Some(share) = self.client_share() {
+            writeln!(
+                f,
+                "the client spends {:.0} % of a fetch's CPU time, the owner the rest",
+                share * 100.0
             )?;
         }
         for doubt in self.doubts() {

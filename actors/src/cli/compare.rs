@@ -14,7 +14,7 @@ use super::CliResult;
 use super::output::{note, print};
 use super::train::{check_device, title};
 use crate::config::idle::{Setting, idle_flags, takes_budget};
-use crate::config::{Communication, TrainConfig, TrainFlags};
+use crate::config::{Communication, TrainConfig, TrainFlags, Window};
 use crate::launcher::{self, LaunchError, LocalRun};
 use crate::offline::OfflineParts;
 use crate::report::comparison::bounds::add_bounds;
@@ -22,6 +22,7 @@ use crate::report::comparison::design::Contender;
 use crate::report::comparison::{
     CarryOutError, Cell, CellRun, Comparison, ComparisonFolder, Design, carry_out, csv, page, text,
 };
+use crate::work::Work;
 
 /// What a cell decides, or the arguments beside the configuration do.
 const NOT_OF_ALL_CELLS: [&str; 6] = ["policy", "budget", "window", "batch-size", "seed", "machines"];
@@ -132,7 +133,8 @@ pub fn run(args: CompareArgs) -> CliResult {
     let dataset = title(&args.parts);
     let runs = carry_out(&design, &folder, |turn, out| {
         note(format_args!("[{}/{}] {}", turn.number, turn.of, turn.cell));
-        launcher::run(&LocalRun {
+        launcher::train(LocalRun {
+            work: Work::default(),
             config: config_of(&config, turn.cell),
             parts: args.parts.clone(),
             machines,
@@ -233,7 +235,7 @@ fn design(
         contenders: policies.iter().map(contender).collect::<Result<_, _>>()?,
         budgets,
         batch_sizes: values(&args.batch_sizes, &flags.batch_size, &[500, 1000, 2000]),
-        windows: values(&args.windows, &None, &[config.window]),
+        windows: values(&args.windows, &None, &[config.window.steps()]),
         repeats: args.repeats,
         seed: config.seed,
     };
@@ -254,7 +256,7 @@ fn config_of(config: &TrainConfig, cell: &Cell) -> TrainConfig {
     TrainConfig {
         policy: cell.policy.clone(),
         budget: cell.budget.map_or("0%".to_owned(), |budget| budget.to_string()),
-        window: cell.window.unwrap_or(config.window),
+        window: cell.window.map_or(config.window, Window::Steps),
         batch_size: cell.batch_size,
         seed: cell.seed,
         ..config.clone()
@@ -308,7 +310,7 @@ mod tests {
         let of_cell = config_of(&config, &cell);
         assert_eq!(
             (of_cell.policy.as_str(), of_cell.budget.as_str(), of_cell.window),
-            ("window", "5%", 4)
+            ("window", "5%", Window::Steps(4))
         );
         assert_eq!((of_cell.batch_size, of_cell.seed, of_cell.hidden), (7, 3, 16));
         assert_eq!(of_all_cells(&of_cell).unwrap(), of_all_cells(&config).unwrap());

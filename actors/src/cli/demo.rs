@@ -13,6 +13,7 @@ use crate::launcher::{self, LocalRun};
 use crate::lifetime::{Scratch, Unfinished};
 use crate::report::summary::RunSummary;
 use crate::report::table;
+use crate::work::Work;
 
 /// The example data set travels with the program, so that the demo needs nothing else.
 const DATA: [(&str, &[u8]); 7] = [
@@ -93,7 +94,8 @@ pub fn run(args: DemoArgs) -> CliResult {
             ..TrainFlags::default()
         };
         let out = free_folder(&args.dir, &label.replace(' ', "-").replace('%', ""));
-        let summary = launcher::run(&LocalRun {
+        let summary = launcher::train(LocalRun {
+            work: Work::default(),
             config: flags.resolve()?,
             parts: parts.clone(),
             machines: u32::from(args.machines),

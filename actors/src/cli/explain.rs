@@ -232,7 +232,7 @@ fn explain(args: &PlanArgs, config: &TrainConfig) -> Result<Explanation, Box<dyn
         epochs: config.epochs,
         batch_size: config.batch_size,
         fanouts: config.fanouts.clone(),
-        window: config.window,
+        window: config.window.steps(),
         budget: config.budget.clone(),
         row_bytes: row_bytes as u64,
         steps: crate::wiring::step_counts(parts.manifest(), config.batch_size).train,
@@ -265,7 +265,7 @@ fn explain(args: &PlanArgs, config: &TrainConfig) -> Result<Explanation, Box<dyn
             rank,
             epochs: run.epochs.clone(),
             asked_rows,
-            window: config.window,
+            window: config.window.steps(),
             from_step: 0,
             with_next: true,
         };

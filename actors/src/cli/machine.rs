@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use greengnn_energy::meter::{Meter, MeterConfig};
@@ -63,7 +64,7 @@ pub fn run(args: MachineArgs) -> CliResult {
         listen: args.listen,
         cookie,
         work_folder: work.path.clone(),
-        meter: Meter::start(MeterConfig::from_env()),
+        meter: Arc::new(Meter::start(MeterConfig::from_env())),
         join_within: args.join_within,
     };
     let outcome = runtime.block_on(async {

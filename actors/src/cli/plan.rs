@@ -20,7 +20,7 @@ use serde::Serialize;
 use super::CliResult;
 use super::explain::{self, ExplainArgs, NothingToSample, SamplingArgs};
 use super::output::print;
-use crate::config::{ConfigError, TrainConfig, TrainFlags};
+use crate::config::{TrainConfig, TrainFlags, Window};
 use crate::report::units;
 
 #[derive(Debug, clap::Args)]
@@ -69,6 +69,11 @@ pub struct PlanArgs {
     "the traces of one rank are priced for one policy: name it with --policy, or compare with --traces or --explain"
 )]
 pub struct OnePolicy;
+
+/// A window that a run chooses.
+#[derive(Debug, thiserror::Error)]
+#[error("the file's window is auto, which a run comes to by measuring; name one with --window")]
+struct NoWindow;
 
 /// A policy that one rank's trace says too little for.
 #[derive(Debug, thiserror::Error)]
@@ -146,15 +151,19 @@ impl From<Tally> for Phase {
 impl PlanArgs {
     /// The configuration of the run that is planned; where traces have been sampled already, only how their rows are cached
     /// is taken from it.
-    fn config(&self) -> Result<TrainConfig, ConfigError> {
+    fn config(&self) -> Result<TrainConfig, Box<dyn std::error::Error + Send + Sync>> {
         let flags = TrainFlags {
             budget: self.budget.map(|budget| budget.to_string()),
             row_type: self.row_type,
-            window: self.window,
+            window: self.window.map(Window::Steps),
             delivery: self.delivery,
             ..self.explain.sampling.flags()
         };
-        flags.resolve()
+        let config = flags.resolve()?;
+        match config.window {
+            Window::Auto => Err(NoWindow.into()),
+            Window::Steps(_) => Ok(config),
+        }
     }
 }
 
@@ -220,7 +229,7 @@ fn price(args: &PlanArgs, config: &TrainConfig) -> Result<Prices, Box<dyn std::e
         book,
         rank,
         epochs,
-        window: config.window,
+        window: config.window.steps(),
         from_step: 0,
         with_next: true,
     };
@@ -229,7 +238,7 @@ fn price(args: &PlanArgs, config: &TrainConfig) -> Result<Prices, Box<dyn std::e
         policy: policy.name(),
         delivery,
         rank,
-        window: config.window,
+        window: config.window.steps(),
         row_type: config.row_type,
         budget_rows: tally.budget_rows,
         held_rows_peak: held_rows_peak(&tally),

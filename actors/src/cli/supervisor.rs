@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use greengnn_model::store::PartsManifest;
 
-use super::output::note;
-use super::train::{OutputFlags, show};
+use super::output::{note, print};
+use super::probe::ProbeFlags;
+use super::train::{OutputFlags, known, show};
 use super::{AlreadyReported, CliResult, seconds};
 use crate::config::{TrainConfig, TrainFlags};
 use crate::control::cookie_from_environment;
 use crate::lifetime;
 use crate::supervisor::{self, RunError, SupervisorOptions};
 use crate::telemetry;
+use crate::work::{Outcome, Work};
 
 #[derive(Debug, clap::Args)]
 pub struct SupervisorArgs {
@@ -38,6 +40,18 @@ pub struct SupervisorArgs {
     /// The whole configuration as JSON, from a launcher that has resolved it
     #[arg(long, hide = true)]
     pub resolved: Option<String>,
+    /// Measure what requests and rows cost between the machines that join, instead of training; the run folder is then a
+    /// profile.json
+    #[arg(long)]
+    pub probe: bool,
+    #[command(flatten)]
+    pub probe_flags: ProbeFlags,
+    /// With --window auto, the folder in which `probe` and `tune` left what they measured [default: tuning, in DIR]
+    #[arg(long, value_name = "DIR")]
+    pub tuning: Option<PathBuf>,
+    /// What to do, as JSON, from a launcher
+    #[arg(long, hide = true)]
+    pub work: Option<String>,
     /// Process id of the launcher, with which this process ends
     #[arg(long, hide = true)]
     pub parent: Option<u32>,
@@ -61,14 +75,24 @@ pub fn run(args: SupervisorArgs) -> CliResult {
     for flag in args.flags.idle(std::slice::from_ref(&config), &manifest)? {
         note(format_args!("warning: {flag}"));
     }
-    let out = args.output.folder();
+    let work = match &args.work {
+        Some(text) => serde_json::from_str(text)?,
+        None if args.probe => Work::Probe(args.probe_flags.plan()?),
+        None => Work::Train(known(&config, args.tuning.as_deref(), &args.dir)?),
+    };
+    // A launcher that wants no folder has said so by naming none.
+    let out = match (&work, &args.work) {
+        (Work::Probe(_) | Work::Tune(_), Some(_)) => args.output.out.clone(),
+        _ => Some(args.output.folder()),
+    };
     let options = SupervisorOptions {
         config,
+        work,
         parts: args.dir.clone(),
         listen: args.listen,
         cookie: cookie_from_environment()?,
         join_within: args.join_within,
-        run_folder: Some(out.clone()),
+        run_folder: out.clone(),
         title: args.title.unwrap_or_else(|| super::train::title(&args.dir)),
         quiet: false,
     };
@@ -95,6 +119,10 @@ pub fn run(args: SupervisorArgs) -> CliResult {
     match outcome {
         // The launcher, who told this process to end, says so.
         Err(RunError::Interrupted) if launched => Err(Box::new(AlreadyReported)),
-        outcome => show(&outcome?, args.output.json, &out),
+        outcome => match outcome? {
+            Outcome::Trained(summary) => show(&summary, args.output.json, &out.unwrap_or_default()),
+            Outcome::Chosen(chosen) => Ok(print(serde_json::to_string(&chosen)?)?),
+            Outcome::Probed(profile) => super::probe::show(&profile, args.output.json, out.as_deref()),
+        },
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use greengnn_energy::probing::ProbePlan;
 use greengnn_model::layers::{Device, DeviceChoice, LayerError};
 use greengnn_model::policy::policy_by_name;
 use greengnn_model::store::PartsManifest;
@@ -15,6 +16,8 @@ use crate::offline::OfflineParts;
 use crate::report::run_folder;
 use crate::report::summary::RunSummary;
 use crate::report::table;
+use crate::tuning::folder::{TuningFolder, TuningFolderError};
+use crate::work::{Known, Work};
 
 #[derive(Debug, clap::Args)]
 pub struct TrainArgs {
@@ -24,6 +27,10 @@ pub struct TrainArgs {
     pub flags: TrainFlags,
     #[command(flatten)]
     pub output: OutputFlags,
+    /// With --window auto, the folder in which `probe` and `tune` left what they measured [default: tuning, in the folder of the
+    /// parts]
+    #[arg(long, value_name = "DIR")]
+    pub tuning: Option<PathBuf>,
     /// Sample the traces once more after the run, and say what the fewest rows are that could have moved
     #[arg(long)]
     pub bound: bool,
@@ -77,7 +84,8 @@ pub fn run(args: TrainArgs) -> CliResult {
     }
     let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));
     let out = args.output.folder();
-    let mut summary = launcher::run(&LocalRun {
+    let mut summary = launcher::train(LocalRun {
+        work: Work::Train(known(&config, args.tuning.as_deref(), &args.parts)?),
         config: config.clone(),
         machines,
         out: Some(out.clone()),
@@ -91,6 +99,14 @@ pub fn run(args: TrainArgs) -> CliResult {
         run_folder::replace_summary(&out, &summary)?;
     }
     show(&summary, args.output.json, &out)
+}
+
+/// What was measured before, for a run that chooses its windows.
+pub(super) fn known(config: &TrainConfig, tuning: Option<&Path>, parts: &Path) -> Result<Known, TuningFolderError> {
+    if !config.window.is_auto() {
+        return Ok(Known::default());
+    }
+    TuningFolder::new(tuning, parts).known(ProbePlan::default())
 }
 
 /// Refuses a GPU that this computer, which all machines of the run are on, does not have.

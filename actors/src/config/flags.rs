@@ -8,7 +8,7 @@ use greengnn_model::sampling::SeedOrder;
 use greengnn_model::store::PartsManifest;
 
 use super::idle::{IdleFlag, Setting, idle_flags};
-use super::{Communication, ConfigError, Preaggregate, Resample, TrainConfig};
+use super::{Communication, ConfigError, Preaggregate, Resample, TrainConfig, Window};
 
 /// The flags of `train` and `supervisor`. A flag that is not given leaves what the file or the default says.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -28,9 +28,10 @@ pub struct TrainFlags {
     /// all rows fit, else windowed]
     #[arg(long)]
     pub delivery: Option<Delivery>,
-    /// Steps per window; exact for `window`, a maximum for `bulk` [default: 16]
+    /// Steps per window; exact for `window`, a maximum for `bulk`. With auto the ranks measure what requests and rows cost and
+    /// choose, for bulk also how rows are asked for, again before every epoch [default: 16]
     #[arg(long, value_name = "W")]
-    pub window: Option<u32>,
+    pub window: Option<Window>,
     /// Cache memory per rank: 25% of the remote rows, 64MiB, or 1000rows [default: 25%]
     #[arg(long)]
     pub budget: Option<String>,

@@ -92,6 +92,8 @@ impl Setting {
         };
         let (is_unused, why) = match self {
             Self::Budget => (!takes_budget(&*policy, manifest.row_book()), ""),
+            // The ranks also choose the delivery then.
+            Self::Window if run.window.is_auto() => (false, ""),
             Self::Window if delivery == Delivery::Stream => (!policy.uses_window(), " (streamed)"),
             Self::Window => (!policy.uses_window(), ""),
             Self::PresampleEpochs => {
@@ -125,7 +127,7 @@ impl Setting {
 mod tests {
     use greengnn_model::synth::SynthSpec;
 
-    use super::super::TrainFlags;
+    use super::super::{TrainFlags, Window};
 
     /// What is said of these flags.
     fn warnings(change: impl FnOnce(&mut TrainFlags)) -> Vec<String> {
@@ -162,15 +164,16 @@ mod tests {
 
     #[test]
     fn windows_are_for_policies_that_ask_by_them() {
-        let window = |flags: &mut TrainFlags| flags.window = Some(4);
+        let window = |flags: &mut TrainFlags| flags.window = Some(Window::Steps(4));
         assert!(with("window", window).is_empty());
         assert_eq!(with("lru", window), ["--window changes nothing with policy lru"]);
         assert_eq!(
             with("bulk", window),
             ["--window changes nothing with policy bulk (streamed)"]
         );
+        assert!(with("bulk", |flags| flags.window = Some(Window::Auto)).is_empty());
         let whole = with("bulk", |flags| {
-            flags.window = Some(4);
+            flags.window = Some(Window::Steps(4));
             flags.budget = Some("100%".to_owned());
         });
         assert!(whole.is_empty(), "{whole:?}");

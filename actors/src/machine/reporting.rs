@@ -204,5 +204,6 @@ fn rank_report(rank: Rank, outcome: EpochOutcome, budget_rows: u64, filled: Fill
         presample_cpu_s: outcome.presample_cpu_s,
         plan_cpu_s: outcome.tally.plan_cpu_s,
         trace_bytes: outcome.trace_bytes,
+        asking: outcome.tally.asking,
     }
 }

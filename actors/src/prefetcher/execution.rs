@@ -44,6 +44,7 @@ pub(super) struct Held {
 /// The epoch that is being executed.
 pub(super) struct Execution {
     pub trace: Arc<EpochTrace>,
+    pub asking: Asking,
     pub tally: EpochTally,
     /// Requests that have left, by the step that needs them or their next rows.
     pub in_flight: BTreeMap<u32, Vec<Asked>>,
@@ -55,9 +56,10 @@ pub(super) struct Execution {
 }
 
 impl Execution {
-    pub fn new(trace: Arc<EpochTrace>, streams: Streams) -> Self {
+    pub fn new(trace: Arc<EpochTrace>, asking: Asking, streams: Streams) -> Self {
         Self {
             trace,
+            asking,
             tally: EpochTally::default(),
             in_flight: BTreeMap::new(),
             streams,
@@ -71,11 +73,11 @@ impl Execution {
     }
 
     /// Counts what a window's plan says, apart from what will be asked and answered.
-    pub fn plan(&mut self, requests: &[Request], delivery: Delivery) {
+    pub fn plan(&mut self, requests: &[Request]) {
         for request in requests {
             let phase = self.phase(request.needed_by_step);
             let mut counts = planned_of(std::slice::from_ref(request));
-            if delivery == Delivery::Stream {
+            if self.asking.delivery == Delivery::Stream {
                 counts.feature_requests = 0;
                 if self.planned_owners.insert(request.owner) {
                     self.tally.planned.entry(Phase::Training).or_default().feature_requests += 1;

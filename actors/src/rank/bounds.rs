@@ -50,7 +50,12 @@ impl Pipeline {
                 policy: policy_by_name("on-demand").unwrap(),
                 book: Arc::clone(rows.book()),
                 budget_rows: 0,
-                window: 2,
+                asking: Asking {
+                    window: 2,
+                    delivery: Delivery::Windowed,
+                },
+                tuner: None,
+                tell_choice: Box::new(|_| ()),
                 row_type: RowType::F32,
                 epochs: EPOCHS,
                 state: CacheState::default(),
@@ -60,7 +65,6 @@ impl Pipeline {
                 rows: Arc::clone(&rows),
                 part: Arc::clone(&part),
                 transport: Arc::clone(&transport),
-                delivery: Delivery::Windowed,
                 residency: Arc::new(Residency::new(DeviceRows::default(), 0)),
                 arena: Arc::new(RowArena::for_run(0, RowType::F32.row_bytes(width), false)),
                 width,
@@ -129,7 +133,7 @@ fn no_batch_is_assembled_before_the_one_that_trains_gives_its_place() {
     let (plan_sender, plans) = mpsc::channel(AMPLE);
     let (batch_sender, mut batches) = mpsc::channel(AMPLE);
     let sampling = std::thread::spawn(move || presampler.run(trace_sender));
-    let planning = std::thread::spawn(move || planner.run(traces, plan_sender));
+    let planning = std::thread::spawn(move || planner.run(None, traces, plan_sender));
     let fetching = runtime.spawn(prefetcher.run(0, plans, batch_sender));
 
     let Some(Prefetched::Epoch(trace)) = batches.blocking_recv() else {

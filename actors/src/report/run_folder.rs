@@ -5,6 +5,8 @@
 //! | `config.toml` | the configuration that ran, every default filled in |
 //! | `metrics.jsonl` | one line per step and rank and one per epoch, appended while the run lasts |
 //! | `energy.jsonl` | power of every domain over time, one line per reading, appended while the run lasts |
+//! | `profile.json` | what requests and rows cost, of a run that probed the cluster |
+//! | `choice.json` | the candidates for the window and what was expected of them, of a run that chose |
 //! | `model.safetensors` | the trained parameters |
 //! | `summary.json` | the result |
 //! | `report.html` | the result as a page |
@@ -16,6 +18,8 @@ use std::io::{self, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use greengnn_energy::choice::Choice;
+use greengnn_energy::profile::Profile;
 use serde::Serialize;
 
 use super::records::{EnergyPoint, MetricsRecord};
@@ -24,6 +28,8 @@ use super::summary::RunSummary;
 const CONFIG: &str = "config.toml";
 const METRICS: &str = "metrics.jsonl";
 const ENERGY: &str = "energy.jsonl";
+const CHOICE: &str = "choice.json";
+const PROFILE: &str = "profile.json";
 const MODEL: &str = "model.safetensors";
 const SUMMARY: &str = "summary.json";
 const REPORT: &str = "report.html";
@@ -135,6 +141,18 @@ impl RunFolder {
         points
             .collect::<Result<_, _>>()
             .map_err(|error| io_error("reading", &path)(error.into()))
+    }
+
+    /// Writes what a run has chosen, and from what.
+    pub fn write_choice(&self, choice: &Choice) -> Result<(), RunFolderError> {
+        let text = serde_json::to_vec_pretty(choice).map_err(encode_error(CHOICE))?;
+        self.write(CHOICE, &text)
+    }
+
+    /// Writes what a probe measured.
+    pub fn write_profile(&self, profile: &Profile) -> Result<(), RunFolderError> {
+        let text = serde_json::to_vec_pretty(profile).map_err(encode_error(PROFILE))?;
+        self.write(PROFILE, &text)
     }
 
     /// Writes the parameters; `safetensors` is the whole file.

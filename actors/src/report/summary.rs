@@ -27,6 +27,9 @@ pub struct RunSummary {
     pub delivery: Delivery,
     /// Steps per window as asked; 0 in push-pull.
     pub window: u32,
+    /// Whether the run chose its windows: `window` and `delivery` are then those of the first epoch.
+    #[serde(default)]
+    pub is_window_chosen: bool,
     /// How remote rows travelled and were kept. f32 in summaries of before there was a choice.
     #[serde(default)]
     pub row_type: RowType,
@@ -86,6 +89,11 @@ pub struct EpochSummary {
     #[serde(with = "null_is_nan")]
     pub loss: f64,
     pub valid_accuracy: Option<f64>,
+    /// Most steps of a window, and how rows were asked for.
+    #[serde(default)]
+    pub window: u32,
+    #[serde(default)]
+    pub delivery: Delivery,
     #[serde(flatten)]
     pub period: PeriodSummary,
     pub planned: Planned,

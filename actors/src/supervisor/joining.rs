@@ -93,6 +93,7 @@ impl ClusterState {
         self.stage = Stage::Connecting;
         let assignment = Assignment {
             config: Box::new(self.options.config.clone()),
+            work: self.options.work.clone(),
             machines: self.placement.clone(),
             membership_epoch: 1,
         };
@@ -114,7 +115,7 @@ impl ClusterState {
         if self.stage == Stage::Connecting && self.members.values().all(|member| member.ready) {
             self.stage = Stage::Running;
             after(CHECK_EVERY, myself.clone(), ClusterEvent::CheckProgress);
-            self.output.begin(&self.placement);
+            self.output.begin(&self.placement, &self.options.work);
             for member in self.members.values() {
                 self.tell(member, MachineMessage::Begin)?;
             }

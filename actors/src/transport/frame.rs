@@ -362,7 +362,7 @@ pub(crate) fn phase_of_code(code: u8) -> Option<Phase> {
     PHASES.get(usize::from(code)).copied()
 }
 
-const PARCEL_KINDS: [ParcelKind; 11] = [
+const PARCEL_KINDS: [ParcelKind; 13] = [
     ParcelKind::GradientSlice,
     ParcelKind::GradientSum,
     ParcelKind::LabelCounts,
@@ -374,6 +374,8 @@ const PARCEL_KINDS: [ParcelKind; 11] = [
     ParcelKind::PartialSums,
     ParcelKind::SumsGradient,
     ParcelKind::Inclusion,
+    ParcelKind::Probe,
+    ParcelKind::Choice,
 ];
 
 fn parcel_kind_code(kind: ParcelKind) -> u8 {
@@ -389,6 +391,8 @@ fn parcel_kind_code(kind: ParcelKind) -> u8 {
         ParcelKind::PartialSums => 8,
         ParcelKind::SumsGradient => 9,
         ParcelKind::Inclusion => 10,
+        ParcelKind::Probe => 11,
+        ParcelKind::Choice => 12,
     }
 }
 

@@ -52,11 +52,22 @@ pub(super) fn rank(
         });
     }
     if let Some(calibration) = context.calibration {
-        let scores = calibration.score(&setting(method, budget, &predictions, context))?;
+        let Extent {
+            longest_window,
+            needed_rows,
+        } = *context.extent;
+        let of_setting = setting(&predictions, longest_window, needed_rows, context.mode);
+        let scores = calibration.score(&of_setting)?;
         for (prediction, score) in predictions.iter_mut().zip(scores) {
             prediction.score = score;
         }
     }
+    order(&mut predictions);
+    Ok(predictions)
+}
+
+/// Puts the best first, by score, and gives ranks. Schedules that are the same have the figures of the first of them.
+pub(super) fn order(predictions: &mut [Prediction]) {
     // A sum over windows that are cut otherwise may differ in its last bit.
     for index in 0..predictions.len() {
         if let Some(window) = predictions[index].same_schedule_as
@@ -73,21 +84,18 @@ pub(super) fn rank(
             _ => index as u32 + 1,
         };
     }
-    Ok(predictions)
 }
 
-/// The candidates as a calibration sees them.
-fn setting(method: &Method, budget: Budget, predictions: &[Prediction], context: &Context<'_>) -> Setting {
-    let candidate = |prediction: &Prediction| {
-        Candidate::simulated(
-            prediction.window,
-            prediction.cost(context.mode),
-            context.extent.needed_rows,
-        )
-    };
+/// The candidates of one method and budget as a calibration sees them.
+pub(super) fn setting(predictions: &[Prediction], steps: u32, needed_rows: u64, mode: Mode) -> Setting {
+    let candidate =
+        |prediction: &Prediction| Candidate::simulated(prediction.window, prediction.cost(mode), needed_rows);
+    let name = predictions.first().map_or_else(String::new, |first| {
+        format!("{}, {}", name(&first.method), first.budget)
+    });
     Setting {
-        name: format!("{}, {budget}", name(method)),
-        steps: context.extent.longest_window,
+        name,
+        steps,
         candidates: predictions.iter().map(candidate).collect(),
     }
 }
@@ -108,7 +116,7 @@ pub(super) fn pick(predictions: &[Prediction]) -> Option<&Prediction> {
     pick
 }
 
-fn is_same_setting(one: &Prediction, other: &Prediction) -> bool {
+pub(super) fn is_same_setting(one: &Prediction, other: &Prediction) -> bool {
     one.method == other.method && one.budget == other.budget
 }
 

@@ -42,6 +42,8 @@ fn workload(bits: &Bits) -> Workload {
     let ranks = (0..).zip(bits).map(|(rank, epochs)| RankTraces {
         rank,
         epochs: epochs.iter().map(|steps| trace(rank, steps)).collect(),
+        held: None,
+        tuned: Tuned::default(),
     });
     Workload {
         ranks: ranks.collect(),
@@ -65,17 +67,18 @@ fn prices() -> Prices {
         request_s: 0.25 * factor,
         row_s: 0.0625 * factor,
     };
+    let coefficients = Coefficients {
+        owners: vec![owner(1.0), owner(2.0), owner(1.0)],
+        delivery: None,
+        row_bytes: 4.0,
+        bytes_per_s: 100.0,
+        idle_w: 2.0,
+        ahead: 1,
+        step_s: 0.5,
+        step_j: 1.0,
+    };
     Prices {
-        coefficients: Coefficients {
-            owners: vec![owner(1.0), owner(2.0), owner(1.0)],
-            delivery: None,
-            row_bytes: 4.0,
-            bytes_per_s: 100.0,
-            idle_w: 2.0,
-            ahead: 1,
-            step_s: 0.5,
-            step_j: 1.0,
-        },
+        by_rank: vec![coefficients; 2],
         quality: Quality::Estimated,
         doubts: vec!["owner 1: joules per row".to_owned()],
         fingerprint: None,
@@ -154,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn windows_of_an_epoch_tie_and_a_budget_for_all_rows_leaves_no_miss(bits in drawn(), share in 0..=100_u32) {
+    fn windows_of_an_epoch_tie_and_a_budget_for_all_rows_leaves_no_miss(bits in drawn(), share in 0..100_u32) {
         let workload = workload(&bits);
         let choice = choose(&workload, &candidates(&[share, 100]), &prices(), None, Mode::Plan).unwrap();
         // At most five steps of training, since the last is one of validation.
@@ -179,12 +182,14 @@ proptest! {
         let workload = workload(&bits);
         let mut scaled = prices();
         let unit = 1.0 / 1024.0;
-        for owner in &mut scaled.coefficients.owners {
-            owner.request_j *= unit;
-            owner.row_j *= unit;
+        for rank in &mut scaled.by_rank {
+            for owner in &mut rank.owners {
+                owner.request_j *= unit;
+                owner.row_j *= unit;
+            }
+            rank.idle_w *= unit;
+            rank.step_j *= unit;
         }
-        scaled.coefficients.idle_w *= unit;
-        scaled.coefficients.step_j *= unit;
         for mode in [Mode::Paper, Mode::Plan] {
             let one = choose(&workload, &candidates(&[share]), &prices(), None, mode).unwrap();
             let other = choose(&workload, &candidates(&[share]), &scaled, None, mode).unwrap();
@@ -286,10 +291,12 @@ fn a_stream_asks_each_owner_once_an_epoch_and_its_deliveries_have_a_price() {
         "{free}"
     );
     let mut prices = prices();
-    prices.coefficients.delivery = Some(crate::simulator::DeliveryCost {
-        delivery_j: 0.5,
-        delivery_s: 0.0,
-    });
+    for rank in &mut prices.by_rank {
+        rank.delivery = Some(crate::simulator::DeliveryCost {
+            delivery_j: 0.5,
+            delivery_s: 0.0,
+        });
+    }
     let priced = choose(&example(), &streamed, &prices, None, Mode::Plan).unwrap();
     let unasked = (priced.pick.plan.deliveries() - 8) as f64;
     let difference = priced.pick.plan.physical_j() - free.pick.plan.physical_j();
@@ -362,6 +369,9 @@ fn what_cannot_be_chosen_from_is_refused_by_name() {
     assert!(refused(&workload, &all, &prices()).contains("no rank"));
 
     let mut few = prices();
-    few.coefficients.owners.truncate(2);
+    few.by_rank[1].owners.truncate(2);
     assert!(refused(&example(), &all, &few).contains("coefficients of 2 owners"));
+    let mut few = prices();
+    few.by_rank.truncate(1);
+    assert!(refused(&example(), &all, &few).contains("rank 1 has no coefficients: there are those of 1 ranks"));
 }

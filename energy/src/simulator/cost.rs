@@ -1,4 +1,5 @@
-//! The price of a plan: the paper's Eq. 1 to 4, without the learned residual.
+//! The price of a plan: the paper's Eq. 1 to 4, without the learned residual, with the paper's stalls or with those of ranks
+//! that train in step.
 
 use std::iter::Sum;
 use std::ops::AddAssign;
@@ -6,7 +7,8 @@ use std::ops::AddAssign;
 use greengnn_model::book::PartId;
 use serde::{Deserialize, Serialize};
 
-use crate::simulator::traffic::{Delivery, WindowTraffic};
+use crate::simulator::in_step::waits_in_step;
+use crate::simulator::traffic::{Delivery, OwnerTraffic, WindowTraffic};
 
 /// Which stalls are charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,8 +16,8 @@ use crate::simulator::traffic::{Delivery, WindowTraffic};
 pub enum Mode {
     /// As in the paper: the rank waits for every delivery in full.
     Paper,
-    /// As in the runtime: of a delivery and of a miss only the time is charged that the steps trained meanwhile do not
-    /// hide, and rows that later steps are the first to need may come later.
+    /// As in the runtime: all ranks wait for the last one whose batch is not there, and what comes while they train is
+    /// free.
     #[default]
     Plan,
 }
@@ -40,18 +42,18 @@ pub struct DeliveryCost {
     pub delivery_s: f64,
 }
 
-/// The measured coefficients of a cluster.
+/// What fetching and training cost a rank, measured. Ranks on like machines have the same coefficients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Coefficients {
-    /// By owner.
+    /// By owner, as the rank sees it.
     pub owners: Vec<FetchCost>,
     /// Of every owner; where it was not measured, a delivery of a stream costs its rows alone.
     pub delivery: Option<DeliveryCost>,
     /// Bytes of a row on the wire.
     pub row_bytes: f64,
-    /// What one rank can receive from all owners together; infinite where it has shown no bound.
+    /// What the rank can receive from all owners together; infinite where it has shown no bound.
     pub bytes_per_s: f64,
-    /// Power of a rank that waits, in watts.
+    /// Power of the rank while it waits, in watts.
     pub idle_w: f64,
     /// Batches that are assembled while one is trained (`--ahead`): as many steps hide what a batch asks for.
     pub ahead: u32,
@@ -88,6 +90,40 @@ impl Coefficients {
         finite("step_s", self.step_s)?;
         finite("step_j", self.step_j)
     }
+
+    /// The same where all fetches take `factor` times as long.
+    pub fn with_slower_fetches(&self, factor: f64) -> Self {
+        let slower = |cost: &FetchCost| FetchCost {
+            request_s: cost.request_s * factor,
+            row_s: cost.row_s * factor,
+            ..*cost
+        };
+        Self {
+            owners: self.owners.iter().map(slower).collect(),
+            delivery: self.delivery.map(|delivery| DeliveryCost {
+                delivery_s: delivery.delivery_s * factor,
+                ..delivery
+            }),
+            bytes_per_s: self.bytes_per_s / factor,
+            ..self.clone()
+        }
+    }
+
+    pub(super) fn of_owner(&self, owner: PartId) -> Result<&FetchCost, SimulationError> {
+        self.owners
+            .get(usize::from(owner))
+            .ok_or(SimulationError::UnknownOwner {
+                owner,
+                measured: self.owners.len(),
+            })
+    }
+
+    /// Seconds until an owner sends the first row of what it is asked for, and between its answers.
+    pub(super) fn initiation_s(&self, traffic: &OwnerTraffic) -> Result<f64, SimulationError> {
+        let request_s = self.of_owner(traffic.owner)?.request_s;
+        let unasked = traffic.deliveries.saturating_sub(traffic.requests) as f64;
+        Ok(request_s * traffic.requests as f64 + self.delivery.unwrap_or_default().delivery_s * unasked)
+    }
 }
 
 /// Why a plan cannot be priced.
@@ -110,12 +146,15 @@ pub struct SimulatedCost {
     pub miss_j: f64,
     /// Joules drawn while waiting (E_stall).
     pub stall_j: f64,
-    /// Joules of training, the same for every plan of the same batches.
+    /// Joules of training, and of waiting for ranks that train more slowly: the same for every plan of the same batches.
     pub compute_j: f64,
     /// Seconds that deliveries hold training up.
     pub rebuild_stall_s: f64,
     /// Seconds that misses hold training up.
     pub miss_stall_s: f64,
+    /// Seconds in which the rank's own rows were missing. The other stalls are waits for the rows of other ranks.
+    pub own_stall_s: f64,
+    /// Seconds of the steps, each as long as the slowest rank takes.
     pub compute_s: f64,
     pub rebuild_requests: u64,
     pub rebuild_deliveries: u64,
@@ -161,6 +200,7 @@ impl AddAssign for SimulatedCost {
         self.compute_j += other.compute_j;
         self.rebuild_stall_s += other.rebuild_stall_s;
         self.miss_stall_s += other.miss_stall_s;
+        self.own_stall_s += other.own_stall_s;
         self.compute_s += other.compute_s;
         self.rebuild_requests += other.rebuild_requests;
         self.rebuild_deliveries += other.rebuild_deliveries;
@@ -183,79 +223,43 @@ impl Sum for SimulatedCost {
 #[derive(Clone, Copy, Debug, Default)]
 struct Event {
     joules: f64,
-    /// Until the last row has come.
+    /// Until the last row has come, if nothing else was asked for.
     seconds: f64,
-    /// Of these, what training does not hide.
-    exposed_s: f64,
     requests: u64,
     deliveries: u64,
     rows: u64,
 }
 
-impl Event {
-    fn stall_s(&self, mode: Mode) -> f64 {
-        match mode {
-            Mode::Paper => self.seconds,
-            Mode::Plan => self.exposed_s,
-        }
-    }
-}
-
 /// Owners answer at the same time, so that an event lasts as long as its slowest owner, and no shorter than its bytes
-/// need. Requests to one owner follow each other. Rows come in the order in which they are needed, so that each step
-/// waits for those up to its own, and the longest of these waits is what the event holds training up.
+/// need. Requests to one owner follow each other.
 fn price(fetch: &Delivery, coefficients: &Coefficients) -> Result<Event, SimulationError> {
     let delivery = coefficients.delivery.unwrap_or_default();
-    let step_s = coefficients.step_s;
-    let row_wire_s = coefficients.row_bytes / coefficients.bytes_per_s;
-    // The batch before is assembled while `ahead` others are yet to be trained; none are at the start of an epoch.
-    let steps_ahead = fetch.steps_ahead + coefficients.ahead.min(fetch.issue_gap);
-    let hidden_s = f64::from(steps_ahead) * step_s;
     let mut event = Event::default();
     for traffic in &fetch.owners {
-        let cost = coefficients
-            .owners
-            .get(usize::from(traffic.owner))
-            .ok_or(SimulationError::UnknownOwner {
-                owner: traffic.owner,
-                measured: coefficients.owners.len(),
-            })?;
+        let cost = coefficients.of_owner(traffic.owner)?;
         let (requests, rows) = (traffic.requests as f64, traffic.rows as f64);
         let unasked = traffic.deliveries.saturating_sub(traffic.requests) as f64;
         event.joules += cost.request_j * requests + delivery.delivery_j * unasked + cost.row_j * rows;
-        let initiation_s = cost.request_s * requests + delivery.delivery_s * unasked;
-        event.seconds = event.seconds.max(initiation_s + cost.row_s * rows);
-        // From the last row back to those that are needed first.
-        let mut come = traffic.rows;
-        let later = fetch.later.iter().filter(|later| later.owner == traffic.owner);
-        for later in later.rev() {
-            let hidden_s = hidden_s + f64::from(later.steps) * step_s;
-            event.exposed_s = event.exposed_s.max(initiation_s + cost.row_s * come as f64 - hidden_s);
-            come = come.saturating_sub(later.rows);
-        }
-        event.exposed_s = event.exposed_s.max(initiation_s + cost.row_s * come as f64 - hidden_s);
+        event.seconds = event
+            .seconds
+            .max(coefficients.initiation_s(traffic)? + cost.row_s * rows);
         event.requests += traffic.requests;
         event.deliveries += traffic.deliveries;
         event.rows += traffic.rows;
     }
+    let row_wire_s = coefficients.row_bytes / coefficients.bytes_per_s;
     event.seconds = event.seconds.max(event.rows as f64 * row_wire_s);
-    // The link carries the rows of all owners in the order in which they are needed.
-    let mut by_steps: Vec<(u32, u64)> = fetch.later.iter().map(|later| (later.steps, later.rows)).collect();
-    by_steps.sort_unstable();
-    let mut come = event.rows;
-    for (steps, rows) in by_steps.into_iter().rev() {
-        let hidden_s = hidden_s + f64::from(steps) * step_s;
-        event.exposed_s = event.exposed_s.max(come as f64 * row_wire_s - hidden_s);
-        come = come.saturating_sub(rows);
-    }
-    event.exposed_s = event.exposed_s.max(come as f64 * row_wire_s - hidden_s);
     Ok(event)
 }
 
-/// Prices what one rank's plan moves (the paper's Eq. 1 to 3; in [`Mode::Paper`] to the letter).
-///
-/// In [`Mode::Plan`] an event stalls for what training does not hide. That events which overlap share the link, and that
-/// the slowest rank holds up the others, is not modelled.
+/// What one rank's plan of an epoch moves, and what that costs this rank.
+#[derive(Clone, Copy, Debug)]
+pub struct RankTraffic<'a> {
+    pub windows: &'a [WindowTraffic],
+    pub coefficients: &'a Coefficients,
+}
+
+/// Prices the plan of a rank that is alone: [`simulate_in_step`] with one rank.
 ///
 /// # Errors
 /// A coefficient is negative or not a number, or the plan asks an owner that has none.
@@ -264,29 +268,64 @@ pub fn simulate(
     coefficients: &Coefficients,
     mode: Mode,
 ) -> Result<SimulatedCost, SimulationError> {
-    coefficients.check()?;
+    let alone = [RankTraffic { windows, coefficients }];
+    Ok(simulate_in_step(&alone, mode)?.into_iter().sum())
+}
+
+/// Prices what the plans of all ranks move in one epoch, rank by rank (the paper's Eq. 1 to 3; in [`Mode::Paper`] to the
+/// letter, so that every rank is priced alone).
+///
+/// In [`Mode::Plan`] the ranks train in step, and all of them wait for the rows of one. A wait counts as what the last rank
+/// waits for, a rebuild or a miss.
+///
+/// # Errors
+/// A coefficient is negative or not a number, or a plan asks an owner that has none.
+pub fn simulate_in_step(ranks: &[RankTraffic<'_>], mode: Mode) -> Result<Vec<SimulatedCost>, SimulationError> {
+    let mut costs = Vec::with_capacity(ranks.len());
+    for rank in ranks {
+        rank.coefficients.check()?;
+        costs.push(price_alone(rank)?);
+    }
+    if mode == Mode::Plan {
+        let waits = waits_in_step(ranks)?;
+        for ((cost, waits), rank) in costs.iter_mut().zip(waits).zip(ranks) {
+            cost.rebuild_stall_s = waits.waits.rebuild_s;
+            cost.miss_stall_s = waits.waits.miss_s;
+            cost.own_stall_s = waits.own_s;
+            cost.compute_s += waits.slower_s;
+            cost.compute_j += waits.slower_s * rank.coefficients.idle_w;
+        }
+    }
+    for (cost, rank) in costs.iter_mut().zip(ranks) {
+        cost.stall_j = rank.coefficients.idle_w * cost.stall_s();
+    }
+    Ok(costs)
+}
+
+/// What a rank fetches and trains, and as long as it waits for every fetch in full.
+fn price_alone(rank: &RankTraffic<'_>) -> Result<SimulatedCost, SimulationError> {
     let mut cost = SimulatedCost::default();
-    for window in windows {
+    for window in rank.windows {
         for delivery in &window.deliveries {
-            let event = price(delivery, coefficients)?;
+            let event = price(delivery, rank.coefficients)?;
             cost.rebuild_j += event.joules;
-            cost.rebuild_stall_s += event.stall_s(mode);
+            cost.rebuild_stall_s += event.seconds;
             cost.rebuild_requests += event.requests;
             cost.rebuild_deliveries += event.deliveries;
             cost.rebuild_rows += event.rows;
         }
         for miss in &window.misses {
-            let event = price(miss, coefficients)?;
+            let event = price(miss, rank.coefficients)?;
             cost.miss_j += event.joules;
-            cost.miss_stall_s += event.stall_s(mode);
+            cost.miss_stall_s += event.seconds;
             cost.miss_requests += event.requests;
             cost.miss_deliveries += event.deliveries;
             cost.miss_rows += event.rows;
         }
         let steps = window.steps() as f64;
-        cost.compute_j += steps * coefficients.step_j;
-        cost.compute_s += steps * coefficients.step_s;
+        cost.compute_j += steps * rank.coefficients.step_j;
+        cost.compute_s += steps * rank.coefficients.step_s;
     }
-    cost.stall_j = coefficients.idle_w * cost.stall_s();
+    cost.own_stall_s = cost.stall_s();
     Ok(cost)
 }

@@ -62,6 +62,7 @@ fn two_windows() -> Vec<WindowTraffic> {
             ..Delivery::default()
         }],
         misses: vec![missed(0, vec![asked(0, 1, 10)]), missed(1, vec![])],
+        ..WindowTraffic::default()
     };
     let second = WindowTraffic {
         deliveries: vec![Delivery {
@@ -70,6 +71,7 @@ fn two_windows() -> Vec<WindowTraffic> {
             ..Delivery::default()
         }],
         misses: vec![missed(2, vec![]), missed(3, vec![asked(1, 1, 5)])],
+        ..WindowTraffic::default()
     };
     vec![first, second]
 }
@@ -91,10 +93,14 @@ fn the_paper_charges_every_delivery_and_the_plan_what_is_exposed() {
     assert_eq!((paper.miss_requests, paper.miss_rows), (2, 15));
     assert_eq!((paper.requests(), paper.rows()), (5, 265));
 
-    // Of the second delivery's 0.2 s two steps of 0.05 s hide the half; the first has nothing to hide behind.
+    // Step 0 waits for its miss, which its owner sends after what it delivers: 0.2 + 0.11 s. The second delivery
+    // follows it, there at 0.51 s; step 2 could begin at 0.41 s. Step 3 asks once it could begin, and waits 0.21 s.
     let plan = simulate(&two_windows(), &coefficients(), Mode::Plan).unwrap();
-    assert!(close(plan.rebuild_stall_s, 0.4) && close(plan.stall_j, 7.2));
-    assert!(close(plan.miss_stall_s, paper.miss_stall_s));
+    assert!(
+        close(plan.miss_stall_s, 0.31 + 0.21) && close(plan.rebuild_stall_s, 0.1),
+        "{plan:?}"
+    );
+    assert!(close(plan.stall_j, 6.2) && plan.own_stall_s == plan.stall_s());
     assert_eq!((plan.rebuild_j, plan.rows()), (paper.rebuild_j, paper.rows()));
 
     let hidden = Coefficients {
@@ -103,8 +109,8 @@ fn the_paper_charges_every_delivery_and_the_plan_what_is_exposed() {
     };
     let hidden = simulate(&two_windows(), &hidden, Mode::Plan).unwrap();
     assert!(
-        close(hidden.rebuild_stall_s, 0.3),
-        "only the first window's: {hidden:?}"
+        hidden.rebuild_stall_s == 0.0 && close(hidden.miss_stall_s, 0.52),
+        "the second delivery comes while step 0 is trained: {hidden:?}"
     );
 }
 
@@ -126,8 +132,8 @@ fn batches_that_are_assembled_ahead_hide_a_step_except_at_the_start() {
         ..coefficients()
     };
     let cost = simulate(&two_windows(), &ahead, Mode::Plan).unwrap();
-    // Nothing is trained before step 0. Step 3 waits for its miss 0.21 s, of which the step before hides 0.05 s.
-    assert!(close(cost.miss_stall_s, 0.11 + 0.16), "{cost:?}");
+    // Nothing is trained before step 0. Step 3 asks while step 2 is trained, which hides 0.05 of its 0.21 s.
+    assert!(close(cost.miss_stall_s, 0.31 + 0.16), "{cost:?}");
     let paper = simulate(&two_windows(), &ahead, Mode::Paper).unwrap();
     assert!(close(paper.stall_s(), 0.82), "the paper waits in full: {paper:?}");
 }
@@ -141,9 +147,11 @@ fn a_step_waits_for_the_rows_that_it_needs_and_not_for_later_ones() {
             later,
             ..Delivery::default()
         };
+        let others = (1..6).map(|step| missed(step, vec![]));
         [WindowTraffic {
             deliveries: vec![],
-            misses: vec![fetch],
+            misses: std::iter::once(fetch).chain(others).collect(),
+            ..WindowTraffic::default()
         }]
     };
     let stall = |later, bytes_per_s| {
@@ -157,10 +165,13 @@ fn a_step_waits_for_the_rows_that_it_needs_and_not_for_later_ones() {
     assert!(close(stall(vec![], wide), 0.2));
     // 0.1 s and 40 rows of 1 ms; the others have 2 and 4 steps of 50 ms more.
     assert!(close(stall(vec![later(2, 30), later(4, 30)], wide), 0.14));
-    // The second step waits longer than the first: 0.2 - 0.05 s for all rows, not 0.11 s for ten.
+    // Ten rows in 0.11 s. The second step could begin 0.05 s later, and its rows are there at 0.2 s.
     assert!(close(stall(vec![later(1, 90)], wide), 0.15));
-    // Over a narrow link 10 rows take 0.4 s, and all of them 4 s, of which 0.2 s are hidden.
-    assert!(close(stall(vec![later(4, 90)], 10_000.0), 3.8));
+    // Over a narrow link 10 rows take 0.4 s after the initiation, and all of them 4 s, of which 0.2 s are hidden.
+    assert!(close(stall(vec![later(4, 90)], 10_000.0), 3.9));
+    // What no step of the epoch needs has come when it ends: 0.11 s, and 0.3 s of training hide the rest.
+    assert!(close(stall(vec![later(9, 90)], wide), 0.11));
+    assert!(close(stall(vec![later(9, 90)], 10_000.0), 0.5 + 3.3));
 }
 
 #[test]
@@ -194,6 +205,7 @@ fn coefficients_and_owners_that_are_not_there_are_errors() {
     let unknown = [WindowTraffic {
         deliveries: vec![],
         misses: vec![missed(0, vec![asked(2, 1, 1)])],
+        ..WindowTraffic::default()
     }];
     let error = simulate(&unknown, &coefficients(), Mode::Plan).unwrap_err();
     assert_eq!(error, SimulationError::UnknownOwner { owner: 2, measured: 2 });
@@ -495,6 +507,7 @@ proptest! {
                         ..Delivery::default()
                     }],
                     misses: vec![missed(0, vec![asked(second, 1, *a)]), missed(1, vec![asked(first, 1, *b)])],
+                    ..WindowTraffic::default()
                 })
                 .collect()
         };
@@ -508,7 +521,7 @@ proptest! {
         }
     }
 
-    /// What the plan hides the paper charges.
+    /// What the plan hides the paper charges. (Where the link is the bound the paper leaves the initiation out.)
     #[test]
     fn the_paper_never_stalls_less(rows in prop::collection::vec((0_u64..500, 0_u32..8), 1..20)) {
         let windows: Vec<WindowTraffic> = rows
@@ -520,12 +533,12 @@ proptest! {
                     ..Delivery::default()
                 }],
                 misses: vec![missed(0, vec![asked(1, 1, *rows)])],
+                ..WindowTraffic::default()
             })
             .collect();
         let paper = simulate(&windows, &coefficients(), Mode::Paper).unwrap();
         let plan = simulate(&windows, &coefficients(), Mode::Plan).unwrap();
-        prop_assert!(plan.stall_s() <= paper.stall_s());
-        prop_assert_eq!(plan.miss_stall_s, paper.miss_stall_s);
+        prop_assert!(plan.stall_s() <= paper.stall_s() * (1.0 + 1e-9));
         prop_assert_eq!(plan.rebuild_j, paper.rebuild_j);
     }
 

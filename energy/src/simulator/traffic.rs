@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greengnn_model::book::PartId;
 use greengnn_model::plan::{self, Place, Request, WindowPlan};
+use greengnn_model::rng::Purpose;
+use serde::{Deserialize, Serialize};
 
 /// What is asked of one owner at one time, and comes together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerTraffic {
     pub owner: PartId,
     pub requests: u64,
@@ -16,7 +18,7 @@ pub struct OwnerTraffic {
 }
 
 /// Rows of a fetch that a later step is the first to need, and that its first step does not wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaterTraffic {
     pub owner: PartId,
     /// Steps that are trained from the first that needs rows of the fetch to the one that needs these.
@@ -25,7 +27,7 @@ pub struct LaterTraffic {
 }
 
 /// Rows that are asked for together. The paper's rebuild of a window is one delivery.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
     /// The owners, each once.
     pub owners: Vec<OwnerTraffic>,
@@ -39,12 +41,14 @@ pub struct Delivery {
 }
 
 /// What one window of one rank moves.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowTraffic {
     /// What travels into the cache ahead of its use.
     pub deliveries: Vec<Delivery>,
     /// Per step what it asks for that the cache does not hold, without an owner where that is nothing.
     pub misses: Vec<Delivery>,
+    /// Whether its steps evaluate: ranks take these apart, and those of training together.
+    pub evaluates: bool,
 }
 
 impl WindowTraffic {
@@ -84,6 +88,8 @@ pub struct TrafficCounter {
     window_of_step: BTreeMap<u32, (usize, usize)>,
     /// Per window its steps.
     steps: Vec<usize>,
+    /// Per window whether they evaluate.
+    evaluates: Vec<bool>,
 }
 
 impl TrafficCounter {
@@ -99,6 +105,8 @@ impl TrafficCounter {
     pub fn add(&mut self, plan: &WindowPlan) {
         let window = self.steps.len();
         self.steps.push(plan.batches.len());
+        self.evaluates
+            .push(matches!(plan.purpose, Purpose::Valid | Purpose::Test));
         for (index, batch) in plan.batches.iter().enumerate() {
             self.window_of_step.insert(batch.step, (window, index));
         }
@@ -148,14 +156,15 @@ impl TrafficCounter {
             }
         }
         let delivery = |((issue_gap, needed_by_step), sum): ((u32, u32), Sum)| sum.finish(issue_gap, needed_by_step);
-        let windows = deliveries.into_iter().zip(misses).zip(first_steps);
+        let windows = deliveries.into_iter().zip(misses).zip(first_steps).zip(self.evaluates);
         windows
-            .map(|((deliveries, misses), first_step)| WindowTraffic {
+            .map(|(((deliveries, misses), first_step), evaluates)| WindowTraffic {
                 deliveries: deliveries.into_iter().map(delivery).collect(),
                 misses: (first_step..)
                     .zip(misses)
                     .map(|(step, sum)| sum.finish(step, step))
                     .collect(),
+                evaluates,
             })
             .collect()
     }

@@ -4,7 +4,8 @@
 //! step before their issue gap has been assembled, wait at their owner behind those that left earlier, take their
 //! initiation, and then send their rows in order, at the owner's speed or at a fair share of what the rank can receive. A
 //! batch is assembled once the rows that *it* needs have come. Batches are assembled at most `ahead` steps before they are
-//! trained, and the ranks train each step together: the slowest holds up all. A rank that does not train draws idle power.
+//! trained, and the ranks train each step together: the slowest holds up all. A rank that waits for rows, its own or those of
+//! others, draws idle power.
 
 use std::collections::VecDeque;
 
@@ -166,26 +167,28 @@ impl<'a> Link<'a> {
     }
 }
 
-/// Runs one epoch of all ranks, `plans` by rank. All of them have the same number of steps.
-pub fn run(plans: &[Plans], coefficients: &Coefficients, ahead: usize) -> Measurement {
+/// Runs one epoch of all ranks, `plans` and `coefficients` by rank. All of them have the same number of steps.
+pub fn run(plans: &[Plans], coefficients: &[Coefficients]) -> Measurement {
     let steps = plans[0].iter().map(|window| window.batches.len()).sum::<usize>() as u32;
+    let step_s = coefficients.iter().map(|rank| rank.step_s).fold(0.0, f64::max);
+    let idle_w: f64 = coefficients.iter().map(|rank| rank.idle_w).sum();
     let mut requests: Vec<_> = plans
         .iter()
         .map(|plans| plans.iter().flat_map(|window| &window.requests).peekable())
         .collect();
-    let mut links: Vec<Link> = plans.iter().map(|_| Link::new(coefficients)).collect();
+    let mut links: Vec<Link> = coefficients.iter().map(Link::new).collect();
     let mut measured = Measurement::default();
     // When each step had been trained by all.
     let mut trained: Vec<f64> = Vec::new();
     for step in 0..steps {
         let before = trained.last().copied().unwrap_or(0.0);
-        // A place for one more batch is free once an earlier one has been trained.
-        let allowed = (step as usize).checked_sub(1 + ahead).map_or(0.0, |step| trained[step]);
         let mut start = before;
         for (link, requests) in links.iter_mut().zip(&mut requests) {
-            link.run_until(allowed);
+            // A place for one more batch is free once an earlier one has been trained.
+            let earlier = (step as usize).checked_sub(1 + link.coefficients.ahead as usize);
+            link.run_until(earlier.map_or(0.0, |step| trained[step]));
             while let Some(request) = requests.next_if(|request| request.issue_gap() <= step) {
-                let cost = coefficients.owners[usize::from(request.owner)];
+                let cost = link.coefficients.owners[usize::from(request.owner)];
                 measured.joules += cost.request_j + cost.row_j * request.rows.len() as f64;
                 link.ask(request);
             }
@@ -193,9 +196,9 @@ pub fn run(plans: &[Plans], coefficients: &Coefficients, ahead: usize) -> Measur
             start = start.max(link.now);
         }
         measured.stall_s += (start - before) * plans.len() as f64;
-        trained.push(start + coefficients.step_s);
+        measured.joules += idle_w * (start - before);
+        trained.push(start + step_s);
     }
     measured.seconds = trained.last().copied().unwrap_or(0.0);
-    measured.joules += coefficients.idle_w * measured.stall_s;
     measured
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 
-use greengnn_energy::choice::{RankTraces, Workload};
+use greengnn_energy::choice::{RankTraces, Tuned, Workload};
 use greengnn_model::book::{NodeId, PartId, PartitionBook};
 use greengnn_model::import::{ImportOptions, import_folder};
 use greengnn_model::partition::{Adjacency, NodeLoads, Relabelling, metis_assignment};
@@ -72,8 +72,8 @@ impl Graph {
     }
 
     /// A graph of communities with a few nodes of very many neighbours.
-    pub fn synthetic() -> Self {
-        let graph = SynthSpec::preset("small", 1).unwrap().graph().unwrap();
+    pub fn synthetic(seed: u64) -> Self {
+        let graph = SynthSpec::preset("small", seed).unwrap().graph().unwrap();
         Self::new(graph.topology(), &graph.train)
     }
 
@@ -86,13 +86,13 @@ impl Graph {
         }
     }
 
-    /// All training steps of all ranks.
-    pub fn traces(&self, batch_size: u32, fanouts: &[u32]) -> Workload {
+    /// All training steps of all ranks, sampled with `seed`.
+    pub fn traces(&self, seed: u64, batch_size: u32, fanouts: &[u32]) -> Workload {
         let counts: Vec<u32> = self.seeds.iter().map(|seeds| seeds.len() as u32).collect();
         let topologies: Vec<Topology<'_>> = (0..PARTS).map(|part| self.topology(part)).collect();
         let trace = |rank: PartId, epoch| {
             let spec = EpochSpec {
-                seed: 1,
+                seed,
                 epoch,
                 rank,
                 batch_size,
@@ -121,6 +121,8 @@ impl Graph {
         let ranks = (0..PARTS).map(|rank| RankTraces {
             rank,
             epochs: (0..EPOCHS).map(|epoch| trace(rank, epoch)).collect(),
+            held: None,
+            tuned: Tuned::default(),
         });
         Workload {
             ranks: ranks.collect(),

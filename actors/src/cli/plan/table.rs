@@ -107,7 +107,7 @@ pub fn make(args: &PlanArgs, config: &TrainConfig, folder: &Path) -> Result<Tabl
     let manifest = PartsManifest::open(&args.parts)?;
     let book = Arc::new(manifest.row_book().clone());
     let runs = read_runs(&args.parts, folder, &manifest)?;
-    let contenders = contenders(args.policies.as_deref(), config.window)?;
+    let contenders = contenders(args.policies.as_deref(), config.window.steps())?;
     let graph = OfflineParts::open(&args.parts)?;
     let mut scores = Vec::new();
     for contender in &contenders {

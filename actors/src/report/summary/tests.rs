@@ -43,6 +43,8 @@ pub(crate) fn sample() -> RunSummary {
         epoch,
         loss,
         valid_accuracy: Some(0.5 + f64::from(epoch) / 10.0),
+        window: 16,
+        delivery: Delivery::Stream,
         planned: Planned::from(&period.traffic),
         period,
     };
@@ -52,6 +54,7 @@ pub(crate) fn sample() -> RunSummary {
         policy: "bulk".into(),
         delivery: Delivery::Stream,
         window: 16,
+        is_window_chosen: false,
         row_type: RowType::F32,
         budget_rows: 5_000,
         held_rows_peak: 4_321,

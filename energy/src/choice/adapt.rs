@@ -1,0 +1,246 @@
+//! What an epoch that has run says of the coefficients, and when that is reason enough for another window.
+//!
+//! Probes time fetches on a cluster that does nothing else. While it trains, owners and links have other work, and fetches
+//! take longer. How much longer shows in what ranks waited for their rows: there is one factor for the times of all fetches
+//! with which the [simulator](crate::simulator) predicts the wait that was measured. What it asks for and when is known
+//! exactly, since the plan was executed.
+//!
+//! The factor is one number, so that it cannot be fitted to noise of many; which owner or rank is slow, only probes tell. A
+//! wait that is no fetch's fault (a batch that is assembled slowly) is taken for one.
+
+use crate::simulator::{Coefficients, RankTraffic, SimulationError, WindowTraffic, waits_in_step};
+
+/// The smallest and the largest factor.
+pub const FACTORS: (f64, f64) = (1.0 / 16.0, 64.0);
+
+/// The share of the predicted joules that another window must save to be worth a change: the regret that a choice may have.
+pub const MARGIN: f64 = 0.02;
+
+/// How much the newest epoch counts, beside all before it.
+const NEWEST: f64 = 0.5;
+
+/// Halvings of the range of factors, ten octaves: more digits than a measurement has.
+const HALVINGS: u32 = 40;
+
+/// Seconds that are as good as none, beside those of the epoch.
+const ROUNDING: f64 = 1e-9;
+
+/// What one rank did in an epoch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankEpoch {
+    /// What its plan moved.
+    pub windows: Vec<WindowTraffic>,
+    /// Seconds of a training step, mean: without waits for rows and for other ranks.
+    pub step_s: f64,
+    /// Joules of a step, where they are known.
+    pub step_j: Option<f64>,
+    /// Seconds in which training waited for an assembled batch, all steps together.
+    pub stall_s: f64,
+}
+
+/// What an epoch has shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ObservedEpoch {
+    /// Seconds that ranks were predicted to wait for their own rows in training, by the factor before this epoch, summed.
+    pub predicted_stall_s: f64,
+    /// And those that they waited.
+    pub measured_stall_s: f64,
+    /// The factor of this epoch alone; none where the wait does not depend on it.
+    pub factor: Option<f64>,
+    /// The factor from now on.
+    pub smoothed: f64,
+}
+
+/// Why an epoch says nothing.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum AdaptError {
+    #[error("the epoch has figures of {found} ranks, and there are coefficients of {expected}; give all ranks")]
+    Ranks { found: usize, expected: usize },
+    #[error("the {what} of rank {rank} is {value}; it must be a number that is not negative")]
+    NotMeasured {
+        rank: usize,
+        what: &'static str,
+        value: f64,
+    },
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
+}
+
+/// Coefficients that follow what epochs show.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adaptation {
+    /// As they were probed, but for the steps, which are those of the last epoch. By rank.
+    probed: Vec<Coefficients>,
+    /// None before the first epoch that showed one.
+    factor: Option<f64>,
+}
+
+impl Adaptation {
+    /// Starts with coefficients that were probed, by rank.
+    pub fn new(probed: Vec<Coefficients>) -> Self {
+        Self { probed, factor: None }
+    }
+
+    /// How many times longer fetches take than they did in the probe.
+    pub fn fetch_factor(&self) -> f64 {
+        self.factor.unwrap_or(1.0)
+    }
+
+    /// The coefficients for the next epoch, by rank. Joules of fetches are as they were probed.
+    pub fn coefficients(&self) -> Vec<Coefficients> {
+        let factor = self.fetch_factor();
+        self.probed
+            .iter()
+            .map(|rank| rank.with_slower_fetches(factor))
+            .collect()
+    }
+
+    /// Learns from an epoch of all ranks, in their order. Steps take what they took in this epoch. The factor of the first
+    /// epoch takes the place of the probe's, which is 1; a later one counts half, beside those before it (a geometric
+    /// mean: twice as long and half as long are equally far away).
+    ///
+    /// # Errors
+    /// Figures of other ranks, or one that is negative or not a number; then nothing is learnt.
+    pub fn observe(&mut self, epoch: &[RankEpoch]) -> Result<ObservedEpoch, AdaptError> {
+        check(epoch, self.probed.len())?;
+        let mut probed = self.probed.clone();
+        for (coefficients, rank) in probed.iter_mut().zip(epoch) {
+            coefficients.step_s = rank.step_s;
+            coefficients.step_j = rank.step_j.unwrap_or(coefficients.step_j);
+            coefficients.check()?;
+        }
+        let executed = Executed { probed: &probed, epoch };
+        let measured_stall_s = epoch.iter().map(|rank| rank.stall_s).sum();
+        let predicted_stall_s = executed.stall_s(self.fetch_factor())?;
+        let factor = executed.factor(measured_stall_s)?;
+        if let Some(newest) = factor {
+            self.factor = Some(match self.factor {
+                Some(before) => before.powf(1.0 - NEWEST) * newest.powf(NEWEST),
+                None => newest,
+            });
+        }
+        self.probed = probed;
+        Ok(ObservedEpoch {
+            predicted_stall_s,
+            measured_stall_s,
+            factor,
+            smoothed: self.fetch_factor(),
+        })
+    }
+}
+
+fn check(epoch: &[RankEpoch], expected: usize) -> Result<(), AdaptError> {
+    if epoch.len() != expected {
+        return Err(AdaptError::Ranks {
+            found: epoch.len(),
+            expected,
+        });
+    }
+    for (rank, of_rank) in epoch.iter().enumerate() {
+        let measured = [
+            ("time of a step", Some(of_rank.step_s)),
+            ("energy of a step", of_rank.step_j),
+            ("wait for batches", Some(of_rank.stall_s)),
+        ];
+        for (what, value) in measured {
+            if let Some(value) = value
+                && !(value.is_finite() && value >= 0.0)
+            {
+                return Err(AdaptError::NotMeasured { rank, what, value });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An epoch that has run, with what its steps took.
+struct Executed<'a> {
+    probed: &'a [Coefficients],
+    epoch: &'a [RankEpoch],
+}
+
+impl Executed<'_> {
+    /// Seconds that ranks wait for their own rows in training if fetches take `factor` times as long, summed.
+    fn stall_s(&self, factor: f64) -> Result<f64, SimulationError> {
+        let slower: Vec<Coefficients> = self
+            .probed
+            .iter()
+            .map(|rank| rank.with_slower_fetches(factor))
+            .collect();
+        let ranks = self.epoch.iter().zip(&slower);
+        let ranks: Vec<RankTraffic> = ranks
+            .map(|(rank, coefficients)| RankTraffic {
+                windows: &rank.windows,
+                coefficients,
+            })
+            .collect();
+        Ok(waits_in_step(&ranks)?.iter().map(|waits| waits.own_training_s).sum())
+    }
+
+    /// Of the factors that predict the wait that was measured the one nearest to 1. So without a wait it is the largest of at
+    /// most 1 that predicts none. None where the factor makes no difference.
+    ///
+    /// The predicted wait changes steadily with the factor, so that a value between the waits of two factors has a factor
+    /// between them.
+    fn factor(&self, measured_s: f64) -> Result<Option<f64>, SimulationError> {
+        let (least, most) = FACTORS;
+        let (shortest_s, longest_s) = (self.stall_s(least)?, self.stall_s(most)?);
+        let steps_s = self.epoch.iter().map(|rank| {
+            let steps: u64 = rank.windows.iter().map(WindowTraffic::steps).sum();
+            steps as f64 * rank.step_s
+        });
+        let rounding_s = ROUNDING * (measured_s + steps_s.sum::<f64>());
+        if longest_s - shortest_s <= rounding_s {
+            return Ok(None);
+        }
+        let as_probed_s = self.stall_s(1.0)?;
+        if (as_probed_s - measured_s).abs() <= rounding_s {
+            return Ok(Some(1.0));
+        }
+        // One end of the range misses what was measured on the same side as the probe's factor does, the other does not.
+        let is_short = as_probed_s < measured_s;
+        let misses = |stall_s: f64| match is_short {
+            true => stall_s < measured_s - rounding_s,
+            false => stall_s > measured_s + rounding_s,
+        };
+        let (end, at_end_s) = if is_short {
+            (most, longest_s)
+        } else {
+            (least, shortest_s)
+        };
+        if misses(at_end_s) {
+            return Ok(Some(end));
+        }
+        let (mut near, mut far) = (0.0, end.log2());
+        for _ in 0..HALVINGS {
+            let middle = (near + far) / 2.0;
+            if misses(self.stall_s(middle.exp2())?) {
+                near = middle;
+            } else {
+                far = middle;
+            }
+        }
+        Ok(Some(far.exp2()))
+    }
+}
+
+/// The window for the next epoch, given what an epoch of each candidate is predicted to cost
+/// ([`Prediction::epoch_j`](super::Prediction::epoch_j)): the one that runs, unless another saves more than the share `margin` of
+/// its joules.
+///
+/// So it never goes to and fro between two candidates that are within the margin of each other. A candidate whose cost is
+/// not finite is left out; of equals the first is taken. Without a cost of the window that runs there is nothing to save
+/// from, and the cheapest is taken.
+pub fn next_window(current: u32, predicted: &[(u32, f64)], margin: f64) -> u32 {
+    let known = || predicted.iter().filter(|(_, joules)| joules.is_finite());
+    let Some((cheapest, least_j)) = known().min_by(|(_, one), (_, other)| one.total_cmp(other)) else {
+        return current;
+    };
+    match known().find(|(window, _)| *window == current) {
+        Some((_, current_j)) if current_j - least_j <= margin * current_j.abs() => current,
+        _ => *cheapest,
+    }
+}
+
+#[cfg(test)]
+mod tests;
