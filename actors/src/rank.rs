@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greengnn_energy::choice::{Candidates, Choice, WINDOWS};
+use greengnn_energy::choice::{Candidates, Choice, Method, Tuned, WINDOWS};
 use greengnn_energy::probing::ProbePlan;
 use greengnn_energy::profile::Profile;
 use greengnn_model::assemble::InputBuffers;
@@ -48,7 +48,7 @@ use crate::transport::Transport;
 use crate::tuning::stage::{StageError, TuningStage};
 use crate::tuning::{TRACED_EPOCHS, TrainedEpochs, candidates_of_run};
 use crate::wiring::PATIENCE;
-use crate::work::{Chosen, Work};
+use crate::work::{Chosen, Known, Work};
 
 #[cfg(test)]
 mod bounds;
@@ -207,6 +207,7 @@ fn start_workers(
     let (cancel_trainer, trainer_cancelled) = watch::channel(false);
     let trained = TrainedEpochs::default();
     let tuning = start.tuning_stage(trained.clone(), trainer_cancelled.clone());
+    let tuned_policy = start.tuned_policy();
     let rank = start.rank;
     let config = &start.config;
     let runtime = tokio::runtime::Handle::current();
@@ -282,7 +283,7 @@ fn start_workers(
     };
     let planner = RankPlanner {
         rank,
-        policy: start.policy,
+        policy: tuned_policy.unwrap_or(start.policy),
         book: Arc::clone(start.rows.book()),
         budget_rows: start.budget_rows,
         asking: Asking {
@@ -405,6 +406,20 @@ impl RankStart {
             cancelled,
             trained,
         })
+    }
+
+    /// The policy as it is planned where the windows are given and what fetches cost is known; none where it is not.
+    fn tuned_policy(&self) -> Option<Arc<dyn Policy>> {
+        let Work::Train(Known {
+            profile: Some(profile), ..
+        }) = &self.work
+        else {
+            return None;
+        };
+        let parts = self.book.parts();
+        let coefficients = profile.coefficients_of(self.rank, parts, u32::from(parts), 0.0, 0.0);
+        let tuned = Tuned::by(&coefficients, self.rank, self.config.policy_parameters());
+        tuned.policy(&Method::new(&self.config.policy, self.delivery)).ok()
     }
 
     fn candidates(&self) -> Candidates {

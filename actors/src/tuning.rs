@@ -1,10 +1,11 @@
 //! The tuner of a rank: chooses, together with all other ranks, how the rows of the next epoch are asked for.
 //!
 //! A rank plans every candidate on its own trace, tells the others what that would move, and prices what all of them would
-//! move together; so all come to the same choice, and no machine needs the trace of another. It plans them for the
-//! first epoch and for the second, whose cache is warm; from then on what may change is the price. After every epoch
-//! the measured waits and steps correct the coefficients ([`Adaptation`]), and another candidate is taken where it
-//! saves more than a margin. Weights do not depend on any of this.
+//! move together; so all come to the same choice, and no machine needs the trace of another. It plans them once, at
+//! set-up, for the first epoch and for the second, whose cache is warm: epochs are alike, and what may change is the
+//! price. After every epoch the measured waits and steps correct the coefficients ([`Adaptation`]), and another candidate
+//! is taken where it saves more than a margin, two epochs in a row: one epoch may have been disturbed. Weights do not
+//! depend on any of this.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,6 +28,7 @@ use tokio::sync::watch;
 
 use crate::causes::in_one_line;
 use crate::collective::{Collective, CollectiveError, Moment};
+use crate::config::Window;
 use crate::transport::ParcelKind;
 
 pub mod folder;
@@ -34,8 +36,6 @@ pub mod stage;
 #[cfg(test)]
 mod tests;
 
-/// Epochs whose candidates are planned: the first, whose cache is cold, and the second.
-const PLANNED_EPOCHS: u32 = 2;
 /// What a tuner keeps of the past, in epochs: a decision is at most two epochs ahead of what has been trained.
 const KEPT_EPOCHS: usize = 4;
 /// The longest trace, in epochs, that candidates are planned on at once.
@@ -111,7 +111,7 @@ pub struct Decision {
     pub method: Method,
     pub policy: Arc<dyn Policy>,
     pub window: u32,
-    /// The choice, where candidates have been planned anew.
+    /// Why, where it is not what the epoch before did.
     pub choice: Option<Box<Choice>>,
 }
 
@@ -130,6 +130,8 @@ pub struct Tuner {
     moves: Vec<RankMoves>,
     /// The place of the candidate that runs.
     current: Option<usize>,
+    /// The candidate that was better when the ranks chose last.
+    challenger: Option<usize>,
     /// What this rank's plans of the last epochs moved.
     executed: BTreeMap<u32, Vec<WindowTraffic>>,
     counter: TrafficCounter,
@@ -171,6 +173,7 @@ impl Tuner {
             trained,
             moves: Vec::new(),
             current: None,
+            challenger: None,
             executed: BTreeMap::new(),
             counter: TrafficCounter::default(),
             learnt: None,
@@ -189,21 +192,32 @@ impl Tuner {
         traces: Vec<Arc<dyn RemoteTrace>>,
         held: &CacheState,
     ) -> Result<Decision, TuningError> {
-        self.learn(epoch)?;
-        let plans = epoch < PLANNED_EPOCHS;
-        if plans {
-            self.plan(epoch, traces, held)?;
+        let has_learnt = self.learn(epoch)?;
+        if self.moves.is_empty() {
+            self.moves = self.gather_moves(epoch, traces, Some(held.clone()))?;
         }
         let choice = self.price()?;
-        let candidate = self.pick(&choice);
+        let candidate = match self.current {
+            // At the same prices the choice is the same.
+            Some(current) if !has_learnt => current,
+            _ => self.pick(&choice),
+        };
+        let changes = self.current != Some(candidate);
         self.current = Some(candidate);
         let (method, window) = self.candidate(candidate);
         self.counter = TrafficCounter::new(method.delivery);
+        let policy = self.tuned.policy(&method)?;
+        let choice = changes.then(|| Box::new(choice.picking(&method, window)));
         Ok(Decision {
-            policy: self.tuned.policy(&method)?,
+            // A schedule without windows travels in parts of the usual length.
+            window: if policy.uses_window() {
+                window
+            } else {
+                Window::default().steps()
+            },
+            policy,
             method,
-            window,
-            choice: plans.then(|| Box::new(choice)),
+            choice,
         })
     }
 
@@ -229,8 +243,8 @@ impl Tuner {
         }
     }
 
-    /// Learns from the last epoch that all ranks have trained.
-    fn learn(&mut self, epoch: u32) -> Result<(), TuningError> {
+    /// Learns from the last epoch that all ranks have trained, and says whether there is a new one.
+    fn learn(&mut self, epoch: u32) -> Result<bool, TuningError> {
         let trained = self.trained.all();
         let known = trained
             .keys()
@@ -244,7 +258,7 @@ impl Tuner {
             .flatten()
             .filter(|common| self.learnt < Some(*common))
         else {
-            return Ok(());
+            return Ok(false);
         };
         let own = Past {
             steps: trained.get(&common).copied().unwrap_or_default(),
@@ -272,12 +286,7 @@ impl Tuner {
             seen.smoothed
         );
         self.learnt = Some(common);
-        Ok(())
-    }
-
-    fn plan(&mut self, epoch: u32, traces: Vec<Arc<dyn RemoteTrace>>, held: &CacheState) -> Result<(), TuningError> {
-        self.moves = self.gather_moves(epoch, traces, Some(held.clone()))?;
-        Ok(())
+        Ok(true)
     }
 
     fn gather_moves(
@@ -316,14 +325,15 @@ impl Tuner {
         Ok(choice?)
     }
 
-    /// The candidate that runs, unless another saves more than the margin.
-    fn pick(&self, choice: &Choice) -> usize {
+    /// The candidate that runs, unless another has saved more than the margin by the prices of this epoch and of the last.
+    fn pick(&mut self, choice: &Choice) -> usize {
         let place_of = |method: &Method, window: u32| self.place(method, window);
         let best = place_of(&choice.pick.method, choice.pick.window);
         let Some(current) = self.current else { return best };
         if choice.is_calibrated {
             return best;
         }
+        let before = self.challenger;
         let predicted: Vec<(u32, f64)> = choice
             .predictions
             .iter()
@@ -332,7 +342,9 @@ impl Tuner {
                 (place as u32, prediction.epoch_j)
             })
             .collect();
-        next_window(current as u32, &predicted, MARGIN) as usize
+        let better = next_window(current as u32, &predicted, MARGIN) as usize;
+        self.challenger = (better != current).then_some(better);
+        if self.challenger == before { better } else { current }
     }
 
     /// The place of a candidate; there is one budget in a run.
