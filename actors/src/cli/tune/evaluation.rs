@@ -43,15 +43,18 @@ struct EvaluatedWindow {
 #[derive(Clone, Copy)]
 struct Measure {
     name: &'static str,
+    has_quality: bool,
     of: fn(&EpochCost) -> Option<f64>,
 }
 
 const CPU: Measure = Measure {
     name: "CPU seconds",
+    has_quality: false,
     of: |cost| Some(cost.cpu_s),
 };
 const JOULES: Measure = Measure {
     name: "joules",
+    has_quality: true,
     of: |cost| cost.joules,
 };
 
@@ -178,9 +181,9 @@ impl Evaluated {
         best.map_or(0, |window| window.window)
     }
 
-    fn quality(&self) -> Quality {
+    fn qualities(&self) -> impl Iterator<Item = Quality> {
         let runs = self.windows.iter().flat_map(|window| &window.runs);
-        runs.map(|run| run.quality).max().unwrap_or_default()
+        runs.map(|run| run.quality)
     }
 }
 
@@ -188,10 +191,21 @@ impl Evaluated {
 /// for every method apart.
 fn report(evaluated: &[Evaluated], measure: Measure) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
     let mut text = String::new();
-    let quality = evaluated.iter().map(Evaluated::quality).max().unwrap_or_default();
-    let label = match measure.name {
-        "joules" => format!("joules per epoch ({quality})"),
-        name => format!("{name} per epoch"),
+    let qualities = || evaluated.iter().flat_map(Evaluated::qualities);
+    let (best, worst) = (
+        qualities().min().unwrap_or_default(),
+        qualities().max().unwrap_or_default(),
+    );
+    if measure.has_quality && best != worst {
+        writeln!(
+            text,
+            "joules of some runs are {best} and of others {worst}; they are not compared"
+        )?;
+        return Ok(text);
+    }
+    let label = match measure.has_quality {
+        true => format!("{} per epoch ({worst})", measure.name),
+        false => format!("{} per epoch", measure.name),
     };
     let mut methods: Vec<(&str, &str)> = evaluated.iter().map(|one| (&*one.policy, &*one.delivery)).collect();
     methods.sort_unstable();
@@ -324,6 +338,15 @@ mod tests {
         let text = report(&[noisy], CPU).unwrap();
         assert!(text.contains("no two of its candidates can be told apart"), "{text}");
         assert!(text.contains("nothing is left"), "{text}");
+    }
+
+    #[test]
+    fn joules_of_different_quality_are_not_compared() {
+        let mut mixed = evaluated(100, [[9.0, 9.1], [6.0, 6.1], [3.0, 3.1]]);
+        mixed.windows[0].runs[0].quality = Quality::Measured;
+        let text = report(&[mixed], JOULES).unwrap();
+        assert!(text.contains("measured and of others estimated"), "{text}");
+        assert!(!text.contains("picks"), "{text}");
     }
 
     #[test]
