@@ -329,4 +329,4 @@ pub(crate) fn values_of(bytes: &[u8]) -> impl Iterator<Item = f32> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

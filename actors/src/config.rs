@@ -69,6 +69,9 @@ pub struct TrainConfig {
     pub ahead: u32,
     /// The longest wait for an answer of another process, in seconds.
     pub deadline_s: f64,
+    /// Seconds for which the power of the machines is measured with everything loaded and nothing running, before the run
+    /// begins; 0 for not at all. It belongs to no period of the run.
+    pub idle_baseline: f64,
     /// Keep the trace files of a machine under this folder instead of deleting them after use.
     pub keep_trace: Option<PathBuf>,
     /// Lower the clocks of GPUs until the first training step: `auto`, those that the ranks train on, or UUIDs.
@@ -108,6 +111,7 @@ impl Default for TrainConfig {
             preaggregate: Preaggregate::Auto,
             ahead: 1,
             deadline_s: 60.0,
+            idle_baseline: 0.0,
             keep_trace: None,
             lower_clocks: None,
             lower_clocks_while_waiting: false,
@@ -261,6 +265,10 @@ impl TrainConfig {
             let wanted = "given together with lower-clocks, which says whose clocks are lowered";
             return refuse("lower-clocks-while-waiting", wanted, "it alone".to_owned());
         }
+        if self.idle_baseline != 0.0 && !(1.0..=600.0).contains(&self.idle_baseline) {
+            let wanted = "0 for none, or 1 to 600 seconds";
+            return refuse("idle-baseline", wanted, self.idle_baseline.to_string());
+        }
         Ok(())
     }
 
@@ -395,6 +403,11 @@ impl TrainConfig {
 
     pub fn deadline(&self) -> std::time::Duration {
         std::time::Duration::from_secs_f64(self.deadline_s)
+    }
+
+    /// How long machines do nothing before they begin.
+    pub fn idle_for(&self) -> std::time::Duration {
+        std::time::Duration::from_secs_f64(self.idle_baseline)
     }
 }
 

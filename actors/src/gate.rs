@@ -85,8 +85,8 @@ impl Actor for SupervisorGate {
             SupervisorMessage::EpochDone(Rmp(report)) => ClusterEvent::EpochDone(Box::new(report)),
             SupervisorMessage::Weights(Rmp(chunk)) => ClusterEvent::Weights(chunk),
             SupervisorMessage::Finished(Rmp(report)) => ClusterEvent::Finished(Box::new(report)),
-            SupervisorMessage::Probed(Rmp(profile)) => ClusterEvent::Probed(Box::new(profile)),
-            SupervisorMessage::Chosen(Rmp(chosen)) => ClusterEvent::Chosen(Box::new(chosen)),
+            SupervisorMessage::Probed(Rmp(profile)) => ClusterEvent::Probed(profile),
+            SupervisorMessage::Chosen(Rmp(chosen)) => ClusterEvent::Chosen(chosen),
             SupervisorMessage::Failed(Rmp(failure)) => ClusterEvent::Failed(failure),
         })?;
         Ok(())

@@ -38,8 +38,10 @@ use crate::wiring::{self, Wiring, WiringError};
 use crate::work::{Chosen, Work};
 
 mod reporting;
+mod setup;
 
 use reporting::STEPS_AT_ONCE;
+use setup::SetupReadings;
 
 /// Step records wait at most this long, or until a message is full.
 const STEPS_EVERY: Duration = Duration::from_millis(200);
@@ -178,6 +180,12 @@ pub enum MachineEvent {
     Pinged,
     /// The supervisor ended the run; an empty reason means success.
     Stopped(String),
+    /// The idle power has been measured for as long as was asked.
+    Idled,
+    /// A rank of a run that chooses its windows knows what fetches cost.
+    KnowsCosts,
+    /// A rank has the trace of its first epoch.
+    Presampled,
     Filled {
         rank: Rank,
         filled: Filled,
@@ -231,6 +239,9 @@ struct MachineState {
     ranks: BTreeMap<Rank, ActorRef<crate::rank::RankEvent>>,
     silence: Silence,
     last_snapshot: EnergySnapshot,
+    /// When the period began, on the meter's clock.
+    period_began_s: f64,
+    setup: SetupReadings,
     /// How many ranks have passed each border.
     passed: BTreeMap<(Option<u32>, Phase), usize>,
     readings: BTreeMap<Option<u32>, Vec<PeriodReading>>,
@@ -289,13 +300,16 @@ impl Actor for MachineSupervisor {
         };
         join(supervisor.clone(), request, myself.clone());
         check_soon(myself);
+        let last_snapshot = options.meter.snapshot();
         Ok(MachineState {
             hosted: Arc::new(Hosted::new(id.clone())),
             id,
             ip,
             manifest,
             node,
-            last_snapshot: options.meter.snapshot(),
+            period_began_s: last_snapshot.at_s,
+            last_snapshot,
+            setup: SetupReadings::default(),
             options,
             result: Some(result),
             supervisor,
@@ -389,7 +403,10 @@ impl MachineState {
                 self.wiring = Some(wiring);
                 self.tell(SupervisorMessage::Ready(self.id.name.clone()))?;
             }
-            MachineEvent::Begin => self.begin(myself).await?,
+            MachineEvent::Begin => self.on_begin(myself).await?,
+            MachineEvent::Idled => self.on_idled(myself).await?,
+            MachineEvent::KnowsCosts => self.on_probed(),
+            MachineEvent::Presampled => self.on_presampled(),
             MachineEvent::Pinged => self.silence.broken(),
             MachineEvent::Stopped(reason) if reason.is_empty() => return Ok(true),
             MachineEvent::Stopped(reason) => return Err(MachineError::Stopped(reason)),
@@ -406,8 +423,8 @@ impl MachineState {
             MachineEvent::EpochDone { rank, outcome } => self.on_epoch_done(rank, *outcome)?,
             MachineEvent::Trained { rank, parameters } => self.on_trained(rank, &parameters)?,
             MachineEvent::Clocks(news) => self.tell(SupervisorMessage::Clocks(self.id.name.clone(), Rmp(news)))?,
-            MachineEvent::Probed(profile) => self.tell(SupervisorMessage::Probed(Rmp(*profile)))?,
-            MachineEvent::Chosen(chosen) => self.tell(SupervisorMessage::Chosen(Rmp(*chosen)))?,
+            MachineEvent::Probed(profile) => self.tell(SupervisorMessage::Probed(Rmp(profile)))?,
+            MachineEvent::Chosen(chosen) => self.tell(SupervisorMessage::Chosen(Rmp(chosen)))?,
             MachineEvent::Check => {
                 self.check_supervisor()?;
                 check_soon(myself.clone());

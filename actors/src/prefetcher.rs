@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use greengnn_energy::choice::OwnerFetches;
 use greengnn_model::assemble::{AssembleError, InputBuffers};
 use greengnn_model::book::{PartId, Rank};
 use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
@@ -30,6 +31,7 @@ use crate::report::summary::Planned as PlannedCounts;
 use crate::residency::Residency;
 use crate::streams::Streams;
 use crate::transport::{Arrival, Caller, RowSink, Transport, TransportError};
+use crate::tuning::TrainedEpochs;
 
 use execution::{Answer, Asked, Execution, Held, PlacedRows, slots_of};
 
@@ -124,6 +126,8 @@ pub struct Prefetcher {
     pub ahead: Arc<Semaphore>,
     /// Given back to the presampler when an epoch is done.
     pub epochs: Arc<Semaphore>,
+    /// Is told how long owners took to answer in every epoch.
+    pub trained: TrainedEpochs,
     /// Buffers of trained batches come back here.
     pub buffers: Arc<Mutex<InputBuffers>>,
 }
@@ -257,6 +261,9 @@ impl Prefetcher {
                     tally.plan_cpu_s = plan_cpu_s;
                     tally.held_rows_peak = held.peak;
                     tally.asking = execution.asking;
+                    let fetches = std::mem::take(&mut execution.fetches);
+                    self.trained
+                        .tell_fetches(execution.trace.epoch, fetches.into_values().collect());
                     current = None;
                     self.epochs.add_permits(1);
                     if trainer.send(Prefetched::EpochEnd(Box::new(tally))).await.is_err() {
@@ -311,7 +318,8 @@ impl Prefetcher {
                     execution.in_flight.entry(next_step).or_default().push(asked);
                 } else {
                     let traffic = execution.tally.traffic.entry(asked.phase).or_default();
-                    self.answered(step, asked, traffic).await?;
+                    let fetched = self.answered(step, asked, traffic).await?;
+                    execution.note(fetched);
                 }
             }
         }
@@ -390,6 +398,8 @@ impl Prefetcher {
         let landing = Arc::clone(&sink.landing);
         let granted = execution.streams.grant(owner, Box::new(sink)).await;
         Ok(Asked {
+            owner,
+            took_s: None,
             answer: Answer::Delivery(granted.map_err(|source| self.no_rows(step, source))?),
             landing,
             later: request.later,
@@ -428,8 +438,14 @@ impl Prefetcher {
         let transport = Arc::clone(&self.transport);
         let later = std::mem::take(&mut request.later);
         let landing = Arc::clone(&sink.landing);
-        let answer = tokio::spawn(async move { transport.fetch_rows(caller, owner, asked_rows, Box::new(sink)).await });
+        let answer = tokio::spawn(async move {
+            let asked = Instant::now();
+            transport.fetch_rows(caller, owner, asked_rows, Box::new(sink)).await?;
+            Ok(asked.elapsed().as_secs_f64())
+        });
         Ok(Asked {
+            owner,
+            took_s: None,
             answer: Answer::Request(answer),
             landing,
             later,
@@ -452,16 +468,22 @@ impl Prefetcher {
     /// Waits until an answer has ended, well or not.
     async fn ended(&self, step: u32, asked: &mut Asked) -> Result<(), PrefetchError> {
         let came = match &mut asked.answer {
-            Answer::Request(answer) => answer.await.map_err(|error| self.task_ended(&error))?,
-            Answer::Delivery(arrival) => arrival.await,
-            Answer::Ended => Ok(()),
+            Answer::Request(answer) => answer.await.map_err(|error| self.task_ended(&error))?.map(Some),
+            Answer::Delivery(arrival) => arrival.await.map(|()| None),
+            Answer::Ended => return Ok(()),
         };
         asked.answer = Answer::Ended;
-        came.map_err(|source| self.no_rows(step, source))
+        asked.took_s = came.map_err(|source| self.no_rows(step, source))?;
+        Ok(())
     }
 
-    /// Waits for all of an answer, and counts what came.
-    async fn answered(&self, step: u32, mut asked: Asked, traffic: &mut Traffic) -> Result<(), PrefetchError> {
+    /// Waits for all of an answer, and counts what came. Returns how long a request took.
+    async fn answered(
+        &self,
+        step: u32,
+        mut asked: Asked,
+        traffic: &mut Traffic,
+    ) -> Result<Option<OwnerFetches>, PrefetchError> {
         self.ended(step, &mut asked).await?;
         // What has landed, not what was asked for: the plan is held against it.
         let rows = asked.landing.come() as u64;
@@ -473,7 +495,12 @@ impl Prefetcher {
             feature_bytes: rows * self.row_bytes() as u64,
             ..Traffic::default()
         };
-        Ok(())
+        Ok(asked.took_s.map(|seconds| OwnerFetches {
+            owner: asked.owner,
+            requests: 1,
+            rows,
+            seconds,
+        }))
     }
 
     fn no_rows(&self, step: u32, source: TransportError) -> PrefetchError {

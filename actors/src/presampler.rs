@@ -149,8 +149,14 @@ pub struct Presampler {
 }
 
 impl Presampler {
-    /// Samples all epochs in order and sends each. Ends early when nobody listens any more.
-    pub fn run(self, epochs: mpsc::Sender<Arc<EpochTrace>>) -> Result<(), PresamplerError> {
+    /// Samples all epochs in order and sends each. Ends early when nobody listens any more. `first_is_ready` is called
+    /// before the first is sent.
+    pub fn run(
+        self,
+        epochs: mpsc::Sender<Arc<EpochTrace>>,
+        first_is_ready: impl FnOnce(),
+    ) -> Result<(), PresamplerError> {
+        let mut first_is_ready = Some(first_is_ready);
         let (evaluation, evaluation_file) = self.sample_evaluation()?;
         let evaluation = Arc::new(evaluation);
         let mut replayed: Option<Arc<EpochTrace>> = None;
@@ -180,6 +186,9 @@ impl Presampler {
             let trace = Arc::new(trace);
             if self.config.resample == Resample::Never && replayed.is_none() {
                 replayed = Some(Arc::clone(&trace));
+            }
+            if let Some(tell) = first_is_ready.take() {
+                tell();
             }
             if epochs.blocking_send(trace).is_err() {
                 break;

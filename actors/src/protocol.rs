@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use greengnn_energy::clocks::ClockNews;
 use greengnn_energy::profile::Profile;
 use greengnn_energy::snapshot::EnergyReading;
+use greengnn_energy::source::SourceReport;
 use greengnn_energy::timeline::TimelinePoint;
 use greengnn_model::book::{PartId, Rank};
 use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
@@ -48,9 +49,9 @@ pub enum SupervisorMessage {
     /// A machine's ranks are done.
     Finished(Rmp<FinishedReport>),
     /// What a probe measured, from the machine that hosts rank 0.
-    Probed(Rmp<Profile>),
+    Probed(Rmp<Box<Profile>>),
     /// What the ranks have chosen, from the machine that hosts rank 0.
-    Chosen(Rmp<Chosen>),
+    Chosen(Rmp<Box<Chosen>>),
     /// A machine cannot go on.
     Failed(Rmp<Failure>),
 }
@@ -148,6 +149,11 @@ pub struct EpochReport {
     pub machine: String,
     pub epoch: Option<u32>,
     pub periods: Vec<PeriodReading>,
+    /// After the set-up: the idle power of this machine, if it was asked for, and, which are parts of the set-up, the probe of
+    /// a run that chooses its windows and the presampling of the first epoch.
+    pub idle: Option<Metered>,
+    pub probing: Option<Metered>,
+    pub presampling: Option<Metered>,
     pub ranks: Vec<RankReport>,
     /// What this machine's owners served, by (requester, period).
     pub served: Vec<Served>,
@@ -157,9 +163,16 @@ pub struct EpochReport {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PeriodReading {
     pub phase: Phase,
-    pub wall_s: f64,
-    pub cpu_s: f64,
     pub wire_bytes: u64,
+    pub metered: Metered,
+}
+
+/// What one machine's meter read between two times of its clock, which are given in seconds since 1970. The reading may
+/// leave out a time between them: its own length is that of what it covers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Metered {
+    pub started_unix_s: f64,
+    pub ended_unix_s: f64,
     pub energy: EnergyReading,
 }
 
@@ -220,6 +233,8 @@ pub struct FinishedReport {
     pub weights_sha256: String,
     pub peak_rss_bytes: u64,
     pub peak_anon_bytes: u64,
+    /// What the sources of this machine's meter gave, and why they gave no more.
+    pub meters: Vec<SourceReport>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greengnn_energy::choice::{Candidates, Choice, WINDOWS};
+use greengnn_energy::choice::{Candidates, Choice, Method, Tuned, WINDOWS};
 use greengnn_energy::probing::ProbePlan;
 use greengnn_energy::profile::Profile;
+use greengnn_energy::simulator::Mode;
 use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Phase, Traffic};
@@ -49,7 +50,7 @@ use crate::transport::Transport;
 use crate::tuning::stage::{StageError, TuningStage};
 use crate::tuning::{TRACED_EPOCHS, TrainedEpochs, candidates_of_run};
 use crate::wiring::PATIENCE;
-use crate::work::{Chosen, Work};
+use crate::work::{Chosen, Known, Work};
 
 #[cfg(test)]
 mod bounds;
@@ -88,6 +89,10 @@ pub struct RankStart {
 /// What happens to a rank.
 #[derive(RactorMessage)]
 pub enum RankEvent {
+    /// What fetches cost is known, where that had to be found out; sampling starts.
+    KnowsCosts,
+    /// The trace of the first epoch is there.
+    Presampled,
     PhaseDone(Option<u32>, Phase),
     StepDone(StepRecord),
     EpochDone(Box<EpochOutcome>),
@@ -163,6 +168,8 @@ impl Actor for RankActor {
     ) -> Result<(), ActorProcessingErr> {
         let rank = state.rank;
         match event {
+            RankEvent::KnowsCosts => state.machine.cast(MachineEvent::KnowsCosts)?,
+            RankEvent::Presampled => state.machine.cast(MachineEvent::Presampled)?,
             RankEvent::PhaseDone(epoch, phase) => state.machine.cast(MachineEvent::PhaseDone { epoch, phase })?,
             RankEvent::StepDone(record) => state.machine.cast(MachineEvent::StepDone(record))?,
             RankEvent::EpochDone(outcome) => {
@@ -210,11 +217,14 @@ fn start_workers(
     let (cancel_trainer, trainer_cancelled) = watch::channel(false);
     let trained = TrainedEpochs::default();
     let tuning = start.tuning_stage(trained.clone(), trainer_cancelled.clone());
+    let tuned_policy = start.tuned_policy();
     let rank = start.rank;
     let config = &start.config;
     let runtime = tokio::runtime::Handle::current();
     let cancelled = Arc::new(AtomicBool::new(false));
-    let epoch_permits = Arc::new(Semaphore::new(EPOCHS_AHEAD));
+    // Where something is to be measured first, sampling waits, so that meters do not take it for a part of that.
+    let epochs_ahead = if tuning.is_some() { 0 } else { EPOCHS_AHEAD };
+    let epoch_permits = Arc::new(Semaphore::new(epochs_ahead));
     let ahead = Arc::new(Semaphore::new(1 + config.ahead as usize));
     let width = start.part.manifest().features;
     let row_bytes = config.row_type.row_bytes(width);
@@ -248,7 +258,10 @@ fn start_workers(
     };
     let told = myself.clone();
     spawn_worker(format!("presample-{rank}"), &myself, move || {
-        match presampler.run(trace_sender) {
+        let first_is_ready = || {
+            let _ = told.cast(RankEvent::Presampled);
+        };
+        match presampler.run(trace_sender, first_is_ready) {
             Ok(()) | Err(PresamplerError::Cancelled) => {}
             Err(error) => fail(&told, in_one_line(&error), false),
         }
@@ -281,11 +294,12 @@ fn start_workers(
         verify: config.verify,
         ahead: Arc::clone(&ahead),
         epochs: Arc::clone(&epoch_permits),
+        trained: trained.clone(),
         buffers: Arc::clone(&buffers),
     };
     let planner = RankPlanner {
         rank,
-        policy: start.policy,
+        policy: tuned_policy.unwrap_or(start.policy),
         book: Arc::clone(start.rows.book()),
         budget_rows: start.budget_rows,
         asking: Asking {
@@ -392,15 +406,16 @@ impl RankStart {
     /// What is done before the first epoch where something is to be chosen.
     fn tuning_stage(&self, trained: TrainedEpochs, cancelled: watch::Receiver<bool>) -> Option<TuningStage> {
         let config = &self.config;
-        let (known, candidates) = match &self.work {
-            Work::Train(known) if config.window.is_auto() => (known, self.candidates()),
-            Work::Tune(plan) => (&plan.known, plan.candidates.clone()),
+        let (known, candidates, mode) = match &self.work {
+            Work::Train(known) if config.window.is_auto() => (known, self.candidates(), Mode::default()),
+            Work::Tune(plan) => (&plan.known, plan.candidates.clone(), plan.mode),
             _ => return None,
         };
         Some(TuningStage {
             prober: self.prober(known.probe.clone()),
             known: known.clone(),
             candidates,
+            mode,
             only_choose: matches!(self.work, Work::Tune(_)),
             epochs: config.epochs,
             parameters: config.policy_parameters(),
@@ -410,6 +425,20 @@ impl RankStart {
             cancelled,
             trained,
         })
+    }
+
+    /// The policy as it is planned where the windows are given and what fetches cost is known; none where it is not.
+    fn tuned_policy(&self) -> Option<Arc<dyn Policy>> {
+        let Work::Train(Known {
+            profile: Some(profile), ..
+        }) = &self.work
+        else {
+            return None;
+        };
+        let parts = self.book.parts();
+        let coefficients = profile.coefficients_of(self.rank, parts, u32::from(parts), 0.0, 0.0);
+        let tuned = Tuned::by(&coefficients, self.rank, self.config.policy_parameters());
+        tuned.policy(&Method::new(&self.config.policy, self.delivery)).ok()
     }
 
     fn candidates(&self) -> Candidates {
@@ -528,6 +557,8 @@ impl RowLoader {
                 let _ = tokio::task::spawn_blocking(move || clocks.rank_is_set_up(rank)).await;
             }
             let found = tuning.profile().await.map_err(failed)?;
+            let _ = told.cast(RankEvent::KnowsCosts);
+            self.prefetcher.epochs.add_permits(EPOCHS_AHEAD);
             probed = Some(found);
         }
         let of_probe = probed.as_ref().map_or(Traffic::default(), |(_, traffic)| *traffic);
@@ -584,6 +615,7 @@ impl RowLoader {
         told: &ActorRef<RankEvent>,
     ) -> Result<(), StageError> {
         let (profile, _) = tuning.profile().await?;
+        self.prefetcher.epochs.add_permits(EPOCHS_AHEAD);
         let mut known: Vec<Arc<EpochTrace>> = Vec::new();
         let epochs = TRACED_EPOCHS.min(tuning.epochs as usize);
         while known.len() < epochs {

@@ -7,9 +7,9 @@ use greengnn_model::book::Rank;
 use greengnn_model::counters::{LevelCounts, Period, Phase, Traffic};
 use greengnn_model::plan::Delivery;
 
-use crate::protocol::{EpochReport, FinishedReport, RankReport};
+use crate::protocol::{EpochReport, FinishedReport, Metered, RankReport};
 use crate::report::records::RankRecord;
-use crate::report::summary::{EpochSummary, PeriodSummary, Planned};
+use crate::report::summary::{EpochSummary, MeteredSummary, PeriodSummary, Planned, PresamplingSummary};
 use crate::shard::Served;
 
 /// What a run's counters must satisfy, and did not.
@@ -84,6 +84,9 @@ pub struct Recorder {
     machines: usize,
     pending: BTreeMap<Option<u32>, Vec<EpochReport>>,
     setup: PeriodSummary,
+    idle: Option<MeteredSummary>,
+    probing: Option<MeteredSummary>,
+    presampling: PresamplingSummary,
     epochs: Vec<EpochSummary>,
     evaluation: PeriodSummary,
     test: Option<(u64, u64)>,
@@ -99,6 +102,9 @@ impl Recorder {
             machines,
             pending: BTreeMap::new(),
             setup: PeriodSummary::default(),
+            idle: None,
+            probing: None,
+            presampling: PresamplingSummary::default(),
             epochs: Vec::new(),
             evaluation: PeriodSummary::default(),
             test: None,
@@ -122,6 +128,10 @@ impl Recorder {
         let Some(epoch) = key else {
             check_fills(&reports)?;
             self.setup = period_summary(&reports, Phase::Setup);
+            self.idle = metered_summary(reports.iter().filter_map(|report| report.idle.as_ref()));
+            self.probing = metered_summary(reports.iter().filter_map(|report| report.probing.as_ref()));
+            let presampling = reports.iter().filter_map(|report| report.presampling.as_ref());
+            self.presampling.first_epoch = metered_summary(presampling);
             return Ok(Progressed::SetUp);
         };
         let completed = self.complete(epoch, reports)?;
@@ -148,6 +158,7 @@ impl Recorder {
             }
         }
         for report in &ranks {
+            self.presampling.cpu_s += report.presample_cpu_s;
             self.budget_rows = self.budget_rows.max(report.budget_rows);
             self.held_rows_peak = self.held_rows_peak.max(report.held_rows_peak);
             if report.held_rows_peak > report.budget_rows {
@@ -205,6 +216,20 @@ impl Recorder {
     /// Set-up, epochs and evaluation so far.
     pub fn totals(&self) -> (PeriodSummary, Vec<EpochSummary>, PeriodSummary) {
         (self.setup.clone(), self.epochs.clone(), self.evaluation.clone())
+    }
+
+    /// The machines when they do nothing; none if it was not asked for.
+    pub fn idle(&self) -> Option<MeteredSummary> {
+        self.idle.clone()
+    }
+
+    /// The probe of a run that chose its windows; none of others.
+    pub fn probing(&self) -> Option<MeteredSummary> {
+        self.probing.clone()
+    }
+
+    pub fn presampling(&self) -> PresamplingSummary {
+        self.presampling.clone()
     }
 
     /// Share of the labelled test nodes that are classified right.
@@ -394,7 +419,7 @@ fn period_summary(reports: &[EpochReport], phase: Phase) -> PeriodSummary {
         .flat_map(|report| &report.periods)
         .filter(|reading| reading.phase == phase)
         .collect();
-    let energy = combine(readings.iter().map(|reading| &reading.energy));
+    let energy = combine(readings.iter().map(|reading| &reading.metered.energy));
     let ranks: Vec<&RankReport> = reports.iter().flat_map(|report| &report.ranks).collect();
     let mean = |seconds: fn(&RankReport) -> &BTreeMap<Phase, f64>| {
         let sum: f64 = ranks
@@ -419,18 +444,34 @@ fn period_summary(reports: &[EpochReport], phase: Phase) -> PeriodSummary {
         needed_rows += report.needed_rows.get(&phase).copied().unwrap_or(0);
     }
     PeriodSummary {
-        wall_s: readings.iter().map(|reading| reading.wall_s).fold(0.0, f64::max),
+        wall_s: energy.duration_s,
         stall_s: mean(|report| &report.stall_s),
         sync_s: mean(|report| &report.sync_s),
         traffic,
         levels,
         wire_bytes: readings.iter().map(|reading| reading.wire_bytes).sum(),
         cache_hit_rows: needed_rows as i64 - traffic.feature_rows as i64,
-        cpu_s: readings.iter().map(|reading| reading.cpu_s).sum(),
+        cpu_s: energy.cpu_s,
         energy_j: energy.joules,
         energy_quality: energy.quality,
         energy_by_device: energy.by_device(),
+        energy_by_domain: energy.by_domain(),
     }
+}
+
+/// The windows of all machines together; none without any. Of a host's machines the one with the longest window is taken.
+fn metered_summary<'a>(windows: impl Iterator<Item = &'a Metered>) -> Option<MeteredSummary> {
+    let mut readings: Vec<_> = windows.map(|window| &window.energy).collect();
+    readings.sort_by(|a, b| b.duration_s.total_cmp(&a.duration_s));
+    let energy = combine(readings.iter().copied());
+    (!readings.is_empty()).then(|| MeteredSummary {
+        wall_s: energy.duration_s,
+        cpu_s: energy.cpu_s,
+        energy_j: energy.joules,
+        energy_quality: energy.quality,
+        energy_by_device: energy.by_device(),
+        energy_by_domain: energy.by_domain(),
+    })
 }
 
 /// The energy of all periods of an epoch together.
@@ -443,7 +484,7 @@ fn combine_all(reports: &[EpochReport]) -> EnergyTotal {
             .filter(|reading| reading.phase == phase);
         whole
             .counted
-            .extend(combine(readings.map(|reading| &reading.energy)).counted);
+            .extend(combine(readings.map(|reading| &reading.metered.energy)).counted);
     }
     whole
 }

@@ -1,6 +1,7 @@
 //! Where a run shows itself while it lasts: the terminal, the run folder, and the metrics.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use greengnn_energy::choice::Choice;
 use greengnn_energy::clocks::ClockNews;
@@ -10,16 +11,16 @@ use greengnn_energy::timeline::TimelinePoint;
 
 use greengnn_model::store::PartsManifest;
 
-use crate::protocol::MachineInfo;
+use crate::protocol::{EpochReport, MachineInfo};
 use crate::recorder::CompletedEpoch;
 use crate::report::bound::BoundMeter;
 use crate::report::clocks::{ClockLog, ClockRecord, ClockSummary};
 use crate::report::html::{self, Report};
 use crate::report::plot::PlotError;
 use crate::report::progress::Progress;
-use crate::report::records::{EnergyPoint, MetricsRecord, StepRecord};
+use crate::report::records::{EnergyPoint, MeterRecord, MetricsRecord, StepRecord};
 use crate::report::run_folder::{RunFolder, RunFolderError};
-use crate::report::summary::RunSummary;
+use crate::report::summary::{PeriodSummary, RunSummary};
 use crate::supervisor::SupervisorOptions;
 use crate::telemetry;
 use crate::wiring::step_counts;
@@ -87,7 +88,7 @@ impl RunOutput {
     }
 
     /// All machines are ready.
-    pub fn begin(&mut self, placement: &[MachineInfo], begins: &Work) {
+    pub fn begin(&mut self, placement: &[MachineInfo], work: &Work, idle_for: Duration) {
         let mut machines = vec![String::new(); self.ranks];
         for machine in placement {
             for rank in &machine.ranks {
@@ -95,14 +96,23 @@ impl RunOutput {
             }
         }
         self.bound = Some(BoundMeter::new(machines));
-        self.note(match begins {
+        if !idle_for.is_zero() {
+            let seconds = idle_for.as_secs_f64();
+            self.note(&format!("measuring the idle power of the machines for {seconds} s"));
+        }
+        self.note(match work {
             Work::Train(_) | Work::Tune(_) => "sampling the first epoch",
             Work::Probe(_) => "probing",
         });
     }
 
-    /// Training starts: the set-up of every machine is done.
-    pub fn set_up(&mut self) {
+    /// Training starts: the set-up of every machine is done, and took this.
+    pub fn set_up(&mut self, setup: &PeriodSummary) {
+        for domain in setup.energy_by_domain.iter().filter(|domain| domain.counted) {
+            if let Some(joules) = domain.energy.joules {
+                telemetry::record_energy(&domain.key, domain.energy.quality, joules);
+            }
+        }
         self.progress.epoch_started();
     }
 
@@ -138,6 +148,16 @@ impl RunOutput {
                 self.steps_done = step.step + 1;
                 let share = (self.epoch_time_s > 0.0).then(|| self.epoch_stall_s / self.epoch_time_s);
                 self.progress.step(self.steps_done, step.loss, share);
+            }
+        }
+        Ok(())
+    }
+
+    /// What one machine's meter read over the periods of its report.
+    pub fn meter(&mut self, report: &EpochReport) -> Result<(), RunOutputError> {
+        if let Some(folder) = &self.folder {
+            for record in MeterRecord::of(report) {
+                folder.append_metrics(&MetricsRecord::Meter(record))?;
             }
         }
         Ok(())
@@ -214,7 +234,7 @@ impl RunOutput {
         }
         for domain in &completed.energy.counted {
             if let Some(joules) = domain.joules {
-                telemetry::record_energy(&domain.key.domain, domain.quality, joules);
+                telemetry::record_energy(&domain.key, domain.quality, joules);
             }
         }
         if let Some(folder) = &self.folder {

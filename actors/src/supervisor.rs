@@ -22,7 +22,7 @@ use crate::placement::{self, PlacementError};
 use crate::protocol::{EpochReport, Failure, FinishedReport, JoinRequest, MachineInfo, MachineMessage, WeightsChunk};
 use crate::recorder::{Progressed, RecordError, Recorder, agreed_weights};
 use crate::report::records::StepRecord;
-use crate::report::summary::{RunSummary, SUMMARY_VERSION};
+use crate::report::summary::{MeterSources, RunSummary, SUMMARY_VERSION};
 use crate::run_output::{RunOutput, RunOutputError};
 use crate::wiring::PATIENCE;
 use crate::work::{Chosen, Outcome, Work};
@@ -362,11 +362,13 @@ impl ClusterState {
     }
 
     fn on_epoch(&mut self, report: EpochReport) -> Result<(), RunError> {
+        self.output.meter(&report)?;
         match self.recorder.add(report)? {
             Progressed::Waiting => {}
             Progressed::SetUp => {
                 self.set_up = Some(Instant::now());
-                self.output.set_up();
+                let (setup, ..) = self.recorder.totals();
+                self.output.set_up(&setup);
             }
             Progressed::Epoch(completed) => {
                 let more = completed.summary.epoch + 1 < self.options.config.epochs;
@@ -432,7 +434,9 @@ impl ClusterState {
         let (setup, epochs, evaluation) = self.recorder.totals();
         let config = &self.options.config;
         let first = self.finished.first();
-        let setup_s = self.set_up.map_or(0.0, |set_up| (set_up - self.started).as_secs_f64());
+        let idle = self.recorder.idle();
+        let idle_s = idle.as_ref().map_or(0.0, |idle| idle.wall_s);
+        let before_steps_s = self.set_up.map_or(0.0, |set_up| (set_up - self.started).as_secs_f64());
         Ok(RunSummary {
             version: SUMMARY_VERSION,
             communication: config.communication,
@@ -453,6 +457,9 @@ impl ClusterState {
             device: first.map_or_else(String::new, |report| report.device.clone()),
             cpu_fingerprint: placement::fingerprint(self.members.values().map(|member| &member.request)),
             seed: config.seed,
+            idle,
+            probing: self.recorder.probing(),
+            presampling: self.recorder.presampling(),
             epochs,
             setup,
             evaluation,
@@ -460,12 +467,33 @@ impl ClusterState {
             weights_sha256: agreed_weights(&self.finished)?,
             peak_rss_bytes: self.finished.iter().map(|report| report.peak_rss_bytes).sum(),
             peak_anon_bytes: self.finished.iter().map(|report| report.peak_anon_bytes).sum(),
-            setup_s,
+            setup_s: (before_steps_s - idle_s).max(0.0),
             total_s: self.started.elapsed().as_secs_f64(),
             bound_by: self.output.bound_by(),
             row_bound: None,
             gpu_clocks: config.lower_clocks.as_ref().map(|_| self.output.clock_summary()),
+            meters: self.meter_sources(),
         })
+    }
+
+    /// What the meters of the machines read, machines of one host that read the same once.
+    fn meter_sources(&self) -> Vec<MeterSources> {
+        let mut distinct: Vec<MeterSources> = Vec::new();
+        for report in &self.finished {
+            let member = self.members.get(&report.machine);
+            let host = member.map_or_else(String::new, |member| member.request.boot_id.clone());
+            if !distinct
+                .iter()
+                .any(|known| known.host == host && known.sources == report.meters)
+            {
+                distinct.push(MeterSources {
+                    host,
+                    machine: report.machine.clone(),
+                    sources: report.meters.clone(),
+                });
+            }
+        }
+        distinct
     }
 
     fn on_lost(&mut self, machine: String, reason: String) -> Result<(), RunError> {
@@ -478,7 +506,7 @@ impl ClusterState {
 
     /// Machines that answer pings may still hang in a computation; no news of any step for long enough ends the run.
     fn check_progress(&self, myself: &ActorRef<ClusterEvent>) -> Result<(), RunError> {
-        let within = self.options.config.deadline() * (PATIENCE + 2);
+        let within = self.options.config.deadline() * (PATIENCE + 2) + self.options.config.idle_for();
         if self.stage == Stage::Running && self.last_progress.elapsed() > within {
             return Err(RunError::NoProgress { within });
         }

@@ -8,6 +8,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use greengnn_energy::clocks::ClockPoint;
+use greengnn_energy::domain::DomainKey;
 use greengnn_energy::quality::Quality;
 use greengnn_model::counters::Traffic;
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
@@ -17,7 +18,7 @@ use tokio::runtime::Handle;
 use crate::report::records::StepRecord;
 use crate::report::summary::EpochSummary;
 
-/// The names under which metrics are served; `rank`, `domain` and `quality` are labels.
+/// The names under which metrics are served; `rank`, `host`, `domain` and `quality` are labels.
 pub mod names {
     /// Feature rows that moved to a rank.
     pub const FEATURE_ROWS: &str = "greengnn_feature_rows_total";
@@ -41,7 +42,7 @@ pub mod names {
     pub const STALL_SECONDS: &str = "greengnn_stall_seconds_total";
     /// Seconds that a rank waited for gradients.
     pub const SYNC_SECONDS: &str = "greengnn_sync_seconds_total";
-    /// Joules of a domain, by quality.
+    /// Joules of a domain of a host, by quality.
     pub const ENERGY_JOULES: &str = "greengnn_energy_joules_total";
     /// The graphics clock of a GPU, by `kind`: `requested` while it is lowered, else NaN, and `observed`.
     pub const GPU_CLOCK_MHZ: &str = "greengnn_gpu_clock_mhz";
@@ -239,10 +240,14 @@ pub fn record_step(step: &StepRecord) {
 }
 
 /// Adds joules of a domain. Energy that is not known is not recorded at all: a series that is missing is not 0.
-pub fn record_energy(domain: &str, quality: Quality, joules: f64) {
+pub fn record_energy(domain: &DomainKey, quality: Quality, joules: f64) {
     if quality != Quality::Unavailable && joules.is_finite() {
-        gauge!(names::ENERGY_JOULES, "domain" => domain.to_string(), "quality" => quality.to_string())
-            .increment(joules);
+        let labels = [
+            ("host", domain.host.clone()),
+            ("domain", domain.domain.clone()),
+            ("quality", quality.to_string()),
+        ];
+        gauge!(names::ENERGY_JOULES, &labels).increment(joules);
     }
 }
 
@@ -331,12 +336,18 @@ mod tests {
     #[test]
     fn joules_carry_their_quality_and_are_missing_rather_than_zero() {
         let text = rendered(|| {
-            record_energy("package-0", Quality::Estimated, 1.5);
-            record_energy("package-0", Quality::Estimated, 1.0);
-            record_energy("gpu-0", Quality::Unavailable, 0.0);
+            let package = |host: &str| DomainKey::new(host, "package-0");
+            record_energy(&package("a"), Quality::Estimated, 1.5);
+            record_energy(&package("a"), Quality::Estimated, 1.0);
+            record_energy(&package("b"), Quality::Measured, 4.0);
+            record_energy(&DomainKey::new("a", "gpu-0"), Quality::Unavailable, 0.0);
         });
-        let line = "greengnn_energy_joules_total{domain=\"package-0\",quality=\"estimated\"} 2.5";
-        assert!(text.lines().any(|found| found == line), "{text}");
+        for line in [
+            "greengnn_energy_joules_total{host=\"a\",domain=\"package-0\",quality=\"estimated\"} 2.5",
+            "greengnn_energy_joules_total{host=\"b\",domain=\"package-0\",quality=\"measured\"} 4",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{text}");
+        }
         assert!(!text.contains("gpu-0"), "{text}");
     }
 

@@ -143,7 +143,7 @@ impl Trainer {
                 let record = self.train_step(&mut running, step, divisors[step as usize])?;
                 events.step_done(record);
             }
-            self.trained.tell(epoch, running.outcome.steps);
+            self.trained.tell_steps(epoch, running.outcome.steps);
             events.phase_done(Some(epoch), Phase::Training);
             let mut valid = Evaluation::default();
             let mut test = Evaluation::default();

@@ -1,18 +1,19 @@
 //! The tuner of a rank: chooses, together with all other ranks, how the rows of the next epoch are asked for.
 //!
 //! A rank plans every candidate on its own trace, tells the others what that would move, and prices what all of them would
-//! move together; so all come to the same choice, and no machine needs the trace of another. It plans them for the
-//! first epoch and for the second, whose cache is warm; from then on what may change is the price. After every epoch
-//! the measured waits and steps correct the coefficients ([`Adaptation`]), and another candidate is taken where it
-//! saves more than a margin. Weights do not depend on any of this.
+//! move together; so all come to the same choice, and no machine needs the trace of another. It plans them once, at
+//! set-up, for the first epoch and for the second, whose cache is warm: epochs are alike, and what may change is the
+//! price. After every epoch the measured waits and steps correct the coefficients ([`Adaptation`]), and another candidate
+//! is taken where it saves more than a margin, two epochs in a row: one epoch may have been disturbed. Weights do not
+//! depend on any of this.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use greengnn_energy::calibration::Calibration;
 use greengnn_energy::choice::{
-    AdaptError, Adaptation, Candidates, Choice, ChoiceError, MARGIN, Method, Prices, RankEpoch, RankMoves, RankTraces,
-    Tuned, choose_from, next_window, rank_moves,
+    AdaptError, Adaptation, Candidates, Choice, ChoiceError, MARGIN, Method, OwnerFetches, Prices, RankEpoch,
+    RankMoves, RankTraces, Tuned, choose_from, next_window, rank_moves,
 };
 use greengnn_energy::profile::Profile;
 use greengnn_energy::simulator::{Coefficients, Mode, TrafficCounter, WindowTraffic};
@@ -27,6 +28,7 @@ use tokio::sync::watch;
 
 use crate::causes::in_one_line;
 use crate::collective::{Collective, CollectiveError, Moment};
+use crate::config::Window;
 use crate::transport::ParcelKind;
 
 pub mod folder;
@@ -34,8 +36,6 @@ pub mod stage;
 #[cfg(test)]
 mod tests;
 
-/// Epochs whose candidates are planned: the first, whose cache is cold, and the second.
-const PLANNED_EPOCHS: u32 = 2;
 /// What a tuner keeps of the past, in epochs: a decision is at most two epochs ahead of what has been trained.
 const KEPT_EPOCHS: usize = 4;
 /// The longest trace, in epochs, that candidates are planned on at once.
@@ -70,21 +70,41 @@ pub struct TrainedSteps {
     pub row_stall_s: f64,
 }
 
-/// What a trainer tells the tuner of its rank, epoch by epoch; only of the last few.
+/// What the trainer and the prefetcher of a rank tell its tuner, epoch by epoch; only of the last few.
 #[derive(Clone, Debug, Default)]
-pub struct TrainedEpochs(Arc<Mutex<BTreeMap<u32, TrainedSteps>>>);
+pub struct TrainedEpochs(Arc<Mutex<BTreeMap<u32, TrainedEpoch>>>);
+
+/// What is known of one epoch.
+#[derive(Clone, Debug, Default)]
+struct TrainedEpoch {
+    steps: Option<TrainedSteps>,
+    fetches: Option<Vec<OwnerFetches>>,
+}
 
 impl TrainedEpochs {
-    pub fn tell(&self, epoch: u32, steps: TrainedSteps) {
+    /// What the training steps of an epoch took.
+    pub fn tell_steps(&self, epoch: u32, steps: TrainedSteps) {
+        self.tell(epoch, |known| known.steps = Some(steps));
+    }
+
+    /// How long the owners took to answer in an epoch.
+    pub fn tell_fetches(&self, epoch: u32, fetches: Vec<OwnerFetches>) {
+        self.tell(epoch, |known| known.fetches = Some(fetches));
+    }
+
+    fn tell(&self, epoch: u32, what: impl FnOnce(&mut TrainedEpoch)) {
         let mut epochs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        epochs.insert(epoch, steps);
+        what(epochs.entry(epoch).or_default());
         while epochs.len() > KEPT_EPOCHS {
             epochs.pop_first();
         }
     }
 
-    fn all(&self) -> BTreeMap<u32, TrainedSteps> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The epochs of which all is known.
+    fn all(&self) -> BTreeMap<u32, (TrainedSteps, Vec<OwnerFetches>)> {
+        let epochs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = |(epoch, known): (&u32, &TrainedEpoch)| Some((*epoch, (known.steps?, known.fetches.clone()?)));
+        epochs.iter().filter_map(whole).collect()
     }
 }
 
@@ -103,6 +123,8 @@ pub struct TuningSetting {
     /// Seconds of a step whose rows are there, by rank.
     pub step_s: Vec<f64>,
     pub calibration: Option<Calibration>,
+    /// Which stalls are charged.
+    pub mode: Mode,
 }
 
 /// How the rows of an epoch are asked for.
@@ -111,7 +133,7 @@ pub struct Decision {
     pub method: Method,
     pub policy: Arc<dyn Policy>,
     pub window: u32,
-    /// The choice, where candidates have been planned anew.
+    /// Why, where it is not what the epoch before did.
     pub choice: Option<Box<Choice>>,
 }
 
@@ -130,6 +152,8 @@ pub struct Tuner {
     moves: Vec<RankMoves>,
     /// The place of the candidate that runs.
     current: Option<usize>,
+    /// The candidate that was better when the ranks chose last.
+    challenger: Option<usize>,
     /// What this rank's plans of the last epochs moved.
     executed: BTreeMap<u32, Vec<WindowTraffic>>,
     counter: TrafficCounter,
@@ -141,6 +165,7 @@ pub struct Tuner {
 #[derive(Debug, Serialize, Deserialize)]
 struct Past {
     steps: TrainedSteps,
+    fetches: Vec<OwnerFetches>,
     windows: Vec<WindowTraffic>,
 }
 
@@ -171,6 +196,7 @@ impl Tuner {
             trained,
             moves: Vec::new(),
             current: None,
+            challenger: None,
             executed: BTreeMap::new(),
             counter: TrafficCounter::default(),
             learnt: None,
@@ -189,21 +215,32 @@ impl Tuner {
         traces: Vec<Arc<dyn RemoteTrace>>,
         held: &CacheState,
     ) -> Result<Decision, TuningError> {
-        self.learn(epoch)?;
-        let plans = epoch < PLANNED_EPOCHS;
-        if plans {
-            self.plan(epoch, traces, held)?;
+        let has_learnt = self.learn(epoch)?;
+        if self.moves.is_empty() {
+            self.moves = self.gather_moves(epoch, traces, Some(held.clone()))?;
         }
         let choice = self.price()?;
-        let candidate = self.pick(&choice);
+        let candidate = match self.current {
+            // At the same prices the choice is the same.
+            Some(current) if !has_learnt => current,
+            _ => self.pick(&choice),
+        };
+        let changes = self.current != Some(candidate);
         self.current = Some(candidate);
         let (method, window) = self.candidate(candidate);
         self.counter = TrafficCounter::new(method.delivery);
+        let policy = self.tuned.policy(&method)?;
+        let choice = changes.then(|| Box::new(choice.picking(&method, window)));
         Ok(Decision {
-            policy: self.tuned.policy(&method)?,
+            // A schedule without windows travels in parts of the usual length.
+            window: if policy.uses_window() {
+                window
+            } else {
+                Window::default().steps()
+            },
+            policy,
             method,
-            window,
-            choice: plans.then(|| Box::new(choice)),
+            choice,
         })
     }
 
@@ -229,8 +266,8 @@ impl Tuner {
         }
     }
 
-    /// Learns from the last epoch that all ranks have trained.
-    fn learn(&mut self, epoch: u32) -> Result<(), TuningError> {
+    /// Learns from the last epoch that all ranks have trained, and says whether there is a new one.
+    fn learn(&mut self, epoch: u32) -> Result<bool, TuningError> {
         let trained = self.trained.all();
         let known = trained
             .keys()
@@ -244,10 +281,12 @@ impl Tuner {
             .flatten()
             .filter(|common| self.learnt < Some(*common))
         else {
-            return Ok(());
+            return Ok(false);
         };
+        let (steps, fetches) = trained.get(&common).cloned().unwrap_or_default();
         let own = Past {
-            steps: trained.get(&common).copied().unwrap_or_default(),
+            steps,
+            fetches,
             windows: self.executed.get(&common).cloned().unwrap_or_default(),
         };
         let all: Vec<Past> = self.gather(epoch, 1, &own)?;
@@ -260,6 +299,7 @@ impl Tuner {
                 step_s: (past.steps.compute_s + exchange_s) / f64::from(past.steps.steps.max(1)),
                 step_j: None,
                 stall_s: past.steps.row_stall_s,
+                fetches: past.fetches,
             })
             .collect();
         let seen = self.adaptation.observe(&ranks)?;
@@ -271,13 +311,12 @@ impl Tuner {
             seen.predicted_stall_s,
             seen.smoothed
         );
+        if let Some(own) = self.adaptation.coefficients().get(usize::from(self.rank)) {
+            // A share of the budget follows what an owner costs beside the others.
+            self.tuned = Tuned::by(own, self.rank, self.setting.parameters);
+        }
         self.learnt = Some(common);
-        Ok(())
-    }
-
-    fn plan(&mut self, epoch: u32, traces: Vec<Arc<dyn RemoteTrace>>, held: &CacheState) -> Result<(), TuningError> {
-        self.moves = self.gather_moves(epoch, traces, Some(held.clone()))?;
-        Ok(())
+        Ok(true)
     }
 
     fn gather_moves(
@@ -311,19 +350,20 @@ impl Tuner {
             &setting.candidates,
             &prices,
             calibration,
-            Mode::Plan,
+            setting.mode,
         );
         Ok(choice?)
     }
 
-    /// The candidate that runs, unless another saves more than the margin.
-    fn pick(&self, choice: &Choice) -> usize {
+    /// The candidate that runs, unless another has saved more than the margin by the prices of this epoch and of the last.
+    fn pick(&mut self, choice: &Choice) -> usize {
         let place_of = |method: &Method, window: u32| self.place(method, window);
         let best = place_of(&choice.pick.method, choice.pick.window);
         let Some(current) = self.current else { return best };
         if choice.is_calibrated {
             return best;
         }
+        let before = self.challenger;
         let predicted: Vec<(u32, f64)> = choice
             .predictions
             .iter()
@@ -332,7 +372,9 @@ impl Tuner {
                 (place as u32, prediction.epoch_j)
             })
             .collect();
-        next_window(current as u32, &predicted, MARGIN) as usize
+        let better = next_window(current as u32, &predicted, MARGIN) as usize;
+        self.challenger = (better != current).then_some(better);
+        if self.challenger == before { better } else { current }
     }
 
     /// The place of a candidate; there is one budget in a run.

@@ -4,6 +4,7 @@ use greengnn_energy::calibration::Calibration;
 use greengnn_energy::choice::{Candidates, Choice};
 use greengnn_energy::probing::ProbePlan;
 use greengnn_energy::profile::Profile;
+use greengnn_energy::simulator::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::report::summary::RunSummary;
@@ -43,6 +44,8 @@ pub struct Known {
 #[serde(rename_all = "kebab-case")]
 pub struct TunePlan {
     pub candidates: Candidates,
+    /// Which stalls are charged.
+    pub mode: Mode,
     pub known: Known,
 }
 

@@ -39,7 +39,7 @@ mod tests;
 mod tuned;
 mod weights;
 
-pub use adapt::{AdaptError, Adaptation, FACTORS, MARGIN, ObservedEpoch, RankEpoch, next_window};
+pub use adapt::{AdaptError, Adaptation, FACTORS, MARGIN, ObservedEpoch, OwnerFetches, RankEpoch, next_window};
 pub use weights::owner_weights;
 
 pub use plans::{Extent, Moved, RankMoves, rank_moves};
@@ -376,10 +376,23 @@ pub fn choose_from(
 }
 
 impl Choice {
+    /// The same with another pick, which is one of the predictions: what runs may be kept though something else is a little
+    /// better.
+    pub fn picking(mut self, method: &Method, window: u32) -> Self {
+        let picked = self
+            .predictions
+            .iter()
+            .find(|prediction| prediction.method == *method && prediction.window == window);
+        if let Some(picked) = picked {
+            self.pick = picked.clone();
+            self.why = ranked::why(&self);
+        }
+        self
+    }
+
     /// The methods and budgets that were chosen from, each with its predictions, the best window first.
     pub fn settings(&self) -> impl Iterator<Item = &[Prediction]> {
-        self.predictions
-            .chunk_by(|one, other| ranked::is_same_setting(one, other))
+        self.predictions.chunk_by(ranked::is_same_setting)
     }
 
     /// The candidates of one method and budget as a calibration takes them, and the name that it gives them. What they
@@ -486,18 +499,19 @@ impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "{:<16} {:>8} {:>6} {:>4} {:>10} {:>10} {:>12} {:>10} {:>10}",
+            "{:<16} {:>8} {:>7} {:>4} {:>10} {:>10} {:>12} {:>10} {:>10}",
             "policy", "budget", "window", "rank", "requests", "deliveries", "rows", "stall s", "J/epoch"
         )?;
-        for prediction in &self.predictions {
+        for prediction in self.predictions.iter().filter(|one| one.same_schedule_as.is_none()) {
             let cost = prediction.cost(self.mode);
+            let windows = ranked::windows_of_program(&self.predictions, prediction);
             let setup = &prediction.setup;
             writeln!(
                 f,
-                "{:<16} {:>8} {:>6} {:>4} {:>10} {:>10} {:>12} {:>10.3} {:>10.3}",
+                "{:<16} {:>8} {:>7} {:>4} {:>10} {:>10} {:>12} {:>10.3} {:>10.3}",
                 ranked::name(&prediction.method),
                 prediction.budget.to_string(),
-                prediction.window,
+                windows,
                 prediction.rank,
                 cost.requests() + setup.requests(),
                 cost.deliveries() + setup.deliveries(),

@@ -34,6 +34,11 @@ pub fn unix_now_s() -> f64 {
         .map_or(0.0, |since| since.as_secs_f64())
 }
 
+/// The time on the wall clock, in seconds since 1970, at which [`BootClock`] showed `boot_s`.
+pub fn unix_s_of(boot_s: f64) -> f64 {
+    unix_now_s() - (BootClock.now_s() - boot_s)
+}
+
 /// A clock that moves when a test moves it.
 #[cfg(test)]
 #[derive(Debug, Default)]
@@ -64,6 +69,14 @@ mod tests {
         assert!(first > 0.0 && second >= first);
         let monotonic = read_clock(libc::CLOCK_MONOTONIC).unwrap();
         assert!(BootClock.now_s() >= monotonic);
+    }
+
+    #[test]
+    fn a_time_of_the_boot_clock_has_its_place_on_the_wall_clock() {
+        let (before, now) = (unix_now_s(), BootClock.now_s());
+        let (placed, earlier) = (unix_s_of(now), unix_s_of(now - 100.0));
+        // Loose: another process may hold this one up in between.
+        assert!((placed - before).abs() < 5.0 && (placed - earlier - 100.0).abs() < 5.0);
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! The energy of a window by device: GPUs, processors, and their memory.
+//! The energy of a window by device (GPUs, processors, and their memory), and by domain.
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::DomainKind;
+use std::collections::BTreeMap;
+
+use crate::domain::{DomainKey, DomainKind};
 use crate::quality::Quality;
 use crate::snapshot::{DomainEnergy, EnergyTotal};
 
@@ -41,6 +43,64 @@ impl EnergyTotal {
             gpu: of(&[DomainKind::Gpu]),
             cpu: of(&[DomainKind::Package, DomainKind::Estimate]),
             dram: of(&[DomainKind::Dram]),
+        }
+    }
+}
+
+/// What one domain took, in files and tables.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DomainJoules {
+    /// The computer's boot id, and the domain's name on it.
+    #[serde(flatten)]
+    pub key: DomainKey,
+    pub kind: DomainKind,
+    /// Whether it is a part of the total; else it lies inside a part, or around all of them, and is only shown.
+    pub counted: bool,
+    #[serde(flatten)]
+    pub energy: Joules,
+}
+
+impl EnergyTotal {
+    /// Every domain that was metered, those that are only shown included, by host and name.
+    pub fn by_domain(&self) -> Vec<DomainJoules> {
+        let parts = self.counted.iter().chain(&self.missing).chain(&self.shown);
+        let mut domains: Vec<DomainJoules> = parts.map(DomainJoules::from).collect();
+        domains.sort_by(|a, b| a.key.cmp(&b.key));
+        domains
+    }
+}
+
+/// The domains of two windows, added up. One that has a figure for one of them only has none for both.
+pub fn add_domains(one: &[DomainJoules], other: &[DomainJoules]) -> Vec<DomainJoules> {
+    let mut sums: BTreeMap<&DomainKey, (DomainJoules, bool)> = BTreeMap::new();
+    for domain in one {
+        sums.insert(&domain.key, (domain.clone(), false));
+    }
+    for domain in other {
+        match sums.get_mut(&domain.key) {
+            Some((sum, in_both)) => {
+                sum.energy = sum.energy.plus(domain.energy);
+                *in_both = true;
+            }
+            None => {
+                sums.insert(&domain.key, (domain.clone(), false));
+            }
+        }
+    }
+    let of_both = |(sum, in_both): (DomainJoules, bool)| DomainJoules {
+        energy: if in_both { sum.energy } else { Joules::default() },
+        ..sum
+    };
+    sums.into_values().map(of_both).collect()
+}
+
+impl From<&DomainEnergy> for DomainJoules {
+    fn from(energy: &DomainEnergy) -> Self {
+        Self {
+            key: energy.key.clone(),
+            kind: energy.kind,
+            counted: energy.kind.counts_in_total(),
+            energy: energy.into(),
         }
     }
 }
@@ -87,7 +147,6 @@ impl DeviceEnergy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::DomainKey;
 
     fn part(domain: &str, kind: DomainKind, joules: Option<f64>, quality: Quality) -> DomainEnergy {
         DomainEnergy {
@@ -143,6 +202,42 @@ mod tests {
         assert_eq!(devices.cpu, joules(9.0, Quality::Measured));
         assert_eq!((devices.gpu, devices.dram), (Some(Joules::default()), None));
         assert_eq!(EnergyTotal::default().by_device(), DeviceEnergy::default());
+    }
+
+    #[test]
+    fn every_domain_is_there_and_says_whether_it_counts() {
+        let total = EnergyTotal {
+            counted: vec![
+                part("package-1", DomainKind::Package, Some(9.0), Quality::Measured),
+                part("package-0", DomainKind::Package, Some(4.0), Quality::Measured),
+            ],
+            shown: vec![part("psys", DomainKind::Psys, Some(30.0), Quality::Measured)],
+            missing: vec![part("gpu/a", DomainKind::Gpu, None, Quality::Unavailable)],
+            ..EnergyTotal::default()
+        };
+        let domains = total.by_domain();
+        let seen: Vec<_> = domains
+            .iter()
+            .map(|domain| (domain.key.domain.as_str(), domain.counted, domain.energy.joules))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("gpu/a", true, None),
+                ("package-0", true, Some(4.0)),
+                ("package-1", true, Some(9.0)),
+                ("psys", false, Some(30.0))
+            ]
+        );
+        let json = serde_json::to_value(&domains[1]).unwrap();
+        assert_eq!((&json["domain"], &json["joules"]), (&"package-0".into(), &4.0.into()));
+
+        let twice = add_domains(&domains, &domains);
+        let sums: Vec<_> = twice.iter().map(|domain| domain.energy.joules).collect();
+        assert_eq!(sums, [None, Some(8.0), Some(18.0), Some(60.0)]);
+        let partly = add_domains(&domains, &domains[1..2]);
+        let known: Vec<_> = partly.iter().filter_map(|domain| domain.energy.joules).collect();
+        assert_eq!(known, [8.0], "what one window lacks is not known of both");
     }
 
     #[test]

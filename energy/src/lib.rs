@@ -45,7 +45,7 @@ pub mod source;
 pub mod statistics;
 pub mod timeline;
 
-pub use device::{DeviceEnergy, Joules};
+pub use device::{DeviceEnergy, DomainJoules, Joules};
 pub use domain::{DomainKey, DomainKind};
 pub use format::format_joules;
 pub use meter::{GpuChoice, Meter, MeterConfig};

@@ -20,7 +20,7 @@ use crate::counter::{CounterRange, CounterTotal, DEFAULT_POWER_CAP_W, Unwrapper}
 use crate::domain::DomainKind;
 use crate::quality::Quality;
 use crate::snapshot::DomainState;
-use crate::source::{Source, SourceReport};
+use crate::source::{Source, SourceReport, SourceWarning};
 
 mod discover;
 mod unavailable;
@@ -42,8 +42,9 @@ pub const SEARCH_LIST: [&str; 4] = [
 /// A socket may draw this much more than the limit that its zone states, for short.
 const OVER_LIMIT: f64 = 1.5;
 
-/// A counter that has not moved for so long measures nothing: a processor is never without power.
-const NEVER_MOVES_AFTER_S: f64 = 10.0;
+/// A counter that has not moved for so long measures nothing: it is updated every millisecond, and a processor is never
+/// without power.
+const NEVER_MOVES_AFTER_S: f64 = 1.0;
 
 /// Further tries of the first reading of a zone, and the pause before each.
 const FIRST_READ_RETRIES: u32 = 5;
@@ -212,14 +213,25 @@ impl Rapl {
         }))
     }
 
-    /// Why the counters give nothing although they can be read: none of the packages has moved for 10 s.
+    /// Why the counters give nothing although they can be read: none of the packages has moved for a second.
     pub fn frozen(&self) -> Option<RaplUnavailable> {
-        let watched_s = self.now_s - self.first_s?;
-        let mut packages = self.zones.iter().filter(|zone| zone.kind == DomainKind::Package);
-        let frozen = watched_s >= NEVER_MOVES_AFTER_S && packages.all(|zone| !zone.total.at(self.now_s).live);
+        let still = self.still_packages().count();
+        let frozen = still > 0 && still == self.packages().count();
         frozen.then(|| RaplUnavailable::NeverMoves {
             root: self.root.clone(),
         })
+    }
+
+    fn packages(&self) -> impl Iterator<Item = &Zone> {
+        self.zones.iter().filter(|zone| zone.kind == DomainKind::Package)
+    }
+
+    /// The packages that have not moved in all the time that they were watched, if that was long enough.
+    fn still_packages(&self) -> impl Iterator<Item = &Zone> {
+        let watched_s = self.first_s.map_or(0.0, |first_s| self.now_s - first_s);
+        let long_enough = watched_s >= NEVER_MOVES_AFTER_S;
+        self.packages()
+            .filter(move |zone| long_enough && !zone.total.at(self.now_s).live)
     }
 }
 
@@ -259,7 +271,13 @@ impl Source for Rapl {
         }
         let names: Vec<&str> = self.zones.iter().map(|zone| zone.domain.as_str()).collect();
         let detail = format!("counters of {} in {}", names.join(", "), self.root.display());
-        SourceReport::new("rapl", self.quality, detail)
+        let warning = |zone: &Zone| SourceWarning::SocketStandsStill {
+            domain: zone.domain.clone(),
+        };
+        SourceReport {
+            warnings: self.still_packages().map(warning).collect(),
+            ..SourceReport::new("rapl", self.quality, detail)
+        }
     }
 }
 

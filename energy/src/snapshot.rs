@@ -83,6 +83,27 @@ pub struct EnergySnapshot {
 }
 
 impl EnergySnapshot {
+    /// This snapshot moved on by what passed from `from` to `to`, two later snapshots of the same meter: the window from
+    /// the result to a snapshot after `to` is the window from `self` without the time in between.
+    #[must_use]
+    pub fn skipping(&self, from: &EnergySnapshot, to: &EnergySnapshot) -> EnergySnapshot {
+        let mut moved = self.clone();
+        moved.at_s += to.at_s - from.at_s;
+        moved.process.cpu_s += to.process.cpu_s - from.process.cpu_s;
+        for state in &mut moved.domains {
+            let of = |snapshot: &EnergySnapshot| {
+                let same = |other: &&DomainState| other.domain == state.domain && other.quality == state.quality;
+                snapshot.domains.iter().find(same).cloned()
+            };
+            if let (Some(from), Some(to)) = (of(from), of(to)) {
+                state.joules += to.joules - from.joules;
+                state.gap_s += to.gap_s - from.gap_s;
+                state.gaps += to.gaps.saturating_sub(from.gaps);
+            }
+        }
+        moved
+    }
+
     /// The energy of the window from `earlier` to `self`, two snapshots of one meter.
     ///
     /// Snapshots of different meters, or in the wrong order, have no figures in common: every domain is then
@@ -91,11 +112,18 @@ impl EnergySnapshot {
         let duration_s = self.at_s - earlier.at_s;
         let same_meter = self.host == earlier.host && self.started_s == earlier.started_s && duration_s >= 0.0;
         let mut domains: BTreeMap<&str, DomainEnergy> = BTreeMap::new();
-        for state in self
+        // A GPU is there whether it can be read or not, and so is a socket beside one that can: a total must not pass over
+        // them.
+        let any_package = self
             .domains
             .iter()
-            .filter(|state| state.live || state.kind == DomainKind::Gpu)
-        {
+            .any(|state| state.live && state.kind == DomainKind::Package);
+        let is_there = |state: &&DomainState| match state.kind {
+            DomainKind::Gpu => true,
+            DomainKind::Package => any_package,
+            _ => state.live,
+        };
+        for state in self.domains.iter().filter(is_there) {
             let before = earlier
                 .domains
                 .iter()
@@ -205,6 +233,9 @@ pub struct EnergyTotal {
     pub counted: Vec<DomainEnergy>,
     /// The domains that should have been summed and have no figure.
     pub missing: Vec<DomainEnergy>,
+    /// Domains that lie inside those that are summed, or around them: cores, uncore, psys. They are only shown.
+    #[serde(default)]
+    pub shown: Vec<DomainEnergy>,
     /// CPU seconds of all processes.
     pub cpu_s: f64,
     /// Longest of the windows, in seconds.
@@ -216,7 +247,7 @@ pub struct EnergyTotal {
 /// - Machines on one host read the same counters. Of several figures of a domain the one of the best quality counts,
 ///   and of equals the first. Their windows differ by the time that it takes to ask, so that only the windows of one
 ///   machine add up to the whole: give the machines in the same order for every window.
-/// - Packages, DRAM and GPUs are summed. Cores, uncore and psys lie inside other domains and are not.
+/// - Packages, DRAM and GPUs are summed. Cores, uncore and psys lie inside other domains or around them and are only shown.
 /// - An estimate counts for a host only if it has no package, or one without a figure; it then stands in for all of its
 ///   packages. The estimate of a whole host covers those of its control groups.
 /// - A host without any figure for its processors, or a domain that was measured and fell silent, leaves the total
@@ -228,7 +259,7 @@ pub fn combine<'a>(readings: impl IntoIterator<Item = &'a EnergyReading>) -> Ene
         total.cpu_s += reading.cpu_s;
         total.duration_s = total.duration_s.max(reading.duration_s);
         let host = hosts.entry(&reading.host).or_default();
-        for energy in reading.domains.iter().filter(|energy| energy.kind.counts_in_total()) {
+        for energy in &reading.domains {
             match host.get_mut(energy.key.domain.as_str()) {
                 Some(known) => keep_better(known, energy.clone()),
                 None => {
@@ -238,7 +269,11 @@ pub fn combine<'a>(readings: impl IntoIterator<Item = &'a EnergyReading>) -> Ene
         }
     }
     for (host, domains) in hosts {
-        for energy in parts_of_host(host, domains) {
+        let (counted, shown) = domains
+            .into_iter()
+            .partition(|(_, energy)| energy.kind.counts_in_total());
+        total.shown.extend(BTreeMap::into_values(shown));
+        for energy in parts_of_host(host, counted) {
             match energy.joules {
                 Some(_) => total.counted.push(energy),
                 None => total.missing.push(energy),

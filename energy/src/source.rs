@@ -48,6 +48,12 @@ pub enum SourceWarning {
         counter_j: f64,
         power_j: f64,
     },
+    /// The counter of one socket does not move while another's does. The processors have no measured figure then: the
+    /// sum of the others would look like one of the whole.
+    #[error(
+        "{domain}: its counter never moves while that of another socket does, so that the processors are estimated"
+    )]
+    SocketStandsStill { domain: String },
 }
 
 impl SourceReport {

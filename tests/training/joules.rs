@@ -16,10 +16,10 @@ use crate::small;
 const ROOT: &str = "GREENGNN_RAPL_ROOT";
 /// Where the counters start again, as on a server.
 const RANGE_UJ: u64 = 262_143_328_850;
-/// The counters move at this pace: 50 W and 10 W with the steps below.
-const TICK: Duration = Duration::from_millis(20);
-const PACKAGE_STEP_UJ: u64 = 1_000_000;
-const DRAM_STEP_UJ: u64 = 200_000;
+/// The counters move at this pace: 50 W and 10 W with the steps below. A meter takes them for counters once they have moved.
+const TICK: Duration = Duration::from_millis(5);
+const PACKAGE_STEP_UJ: u64 = 250_000;
+const DRAM_STEP_UJ: u64 = 50_000;
 /// What they move by where a test does not want much: enough to show that they live.
 const TRICKLE_UJ: u64 = 10;
 

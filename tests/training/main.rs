@@ -7,7 +7,7 @@
 //! - [`shapes`]: graphs and models that are not as one expects;
 //! - [`files`]: what a run prints and leaves behind;
 //! - [`row_types`]: remote rows in fewer bits;
-//! - [`joules`]: energy counters that a test advances.
+//! - [`joules`] and [`domains`]: energy counters that a test advances; [`gpus`]: those of a GPU that is a file;
 //! - [`streams`]: delivery by streams, one request per owner and epoch;
 //!
 //! And that training learns from the graph, below.
@@ -17,7 +17,9 @@ mod common;
 
 mod bits;
 mod counts;
+mod domains;
 mod files;
+mod gpus;
 mod joules;
 mod levels;
 mod row_types;

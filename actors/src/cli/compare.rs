@@ -18,6 +18,7 @@ use crate::launcher::{self, LaunchError, LocalRun};
 use crate::offline::OfflineParts;
 use crate::report::comparison::bounds::add_bounds;
 use crate::report::comparison::design::{Contender, takes_budget};
+use crate::report::comparison::standings::MixedQuality;
 use crate::report::comparison::{
     CarryOutError, Cell, CellRun, Comparison, ComparisonFolder, Design, carry_out, csv, page, text,
 };
@@ -52,6 +53,9 @@ pub struct CompareArgs {
     /// GreenGNN paper has measured 965
     #[arg(long, value_name = "ROWS", default_value_t = 965.0, value_parser = positive)]
     pub crossover_rows: f64,
+    /// Compare energies of different quality too, such as measured and estimated ones, which is refused otherwise
+    #[arg(long)]
+    pub allow_mixed: bool,
     /// Folder of the comparison; one that was interrupted goes on in it
     #[arg(long, value_name = "DIR", default_value = "greengnn-comparison")]
     pub out: PathBuf,
@@ -131,7 +135,11 @@ pub fn run(args: CompareArgs) -> CliResult {
     if !args.no_bounds {
         bound(&args, &config, &mut runs)?;
     }
-    let comparison = Comparison::new(dataset, design, runs, args.crossover_rows);
+    let mixed = match args.allow_mixed {
+        true => MixedQuality::Allowed,
+        false => MixedQuality::Refused,
+    };
+    let comparison = Comparison::with(dataset, design, runs, args.crossover_rows, mixed);
     show(&args, &folder, &comparison)
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use greengnn_energy::choice::{Candidates, Choice, Method, WINDOWS};
 use greengnn_energy::files::write_json;
+use greengnn_energy::simulator::Mode;
 use greengnn_model::plan::Delivery;
 use greengnn_model::policy::Budget;
 use greengnn_model::store::PartsManifest;
@@ -36,6 +37,9 @@ pub struct TuneArgs {
     /// Windows to choose from [default: 1,2,4,8,16,32,64]
     #[arg(long, value_delimiter = ',', value_name = "W,W,..", action = clap::ArgAction::Set, conflicts_with = "window")]
     pub windows: Option<Vec<u32>>,
+    /// Which waits count: those that training does not hide (plan), or all, as in the GreenGNN paper (paper)
+    #[arg(long, value_enum, default_value_t = ModeName::Plan)]
+    pub mode: ModeName,
     /// Train with these windows too, and learn from what they cost how to correct the order of the others
     #[arg(long, value_delimiter = ',', value_name = "W,W,..", action = clap::ArgAction::Set)]
     pub calibrate: Option<Vec<u32>>,
@@ -58,6 +62,22 @@ pub struct TuneArgs {
     /// Print the choice, or the evaluation, as JSON on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// Which waits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ModeName {
+    Plan,
+    Paper,
+}
+
+impl From<ModeName> for Mode {
+    fn from(name: ModeName) -> Self {
+        match name {
+            ModeName::Plan => Self::Plan,
+            ModeName::Paper => Self::Paper,
+        }
+    }
 }
 
 /// What cannot be tuned.
@@ -167,7 +187,11 @@ impl Tune {
         }
         let chosen = launcher::run(&LocalRun {
             config: config.clone(),
-            work: Work::Tune(Box::new(TunePlan { candidates, known })),
+            work: Work::Tune(Box::new(TunePlan {
+                candidates,
+                mode: self.args.mode.into(),
+                known,
+            })),
             parts: self.args.parts.clone(),
             machines: self.machines,
             out: None,

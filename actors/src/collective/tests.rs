@@ -22,7 +22,7 @@ fn moment(step: u32) -> Moment {
 }
 
 /// One collective per rank, rank `r` on machine `placement[r]`.
-async fn collectives(placement: &[usize], settings: &LaneSettings) -> (Vec<Machine>, Vec<Arc<Collective>>) {
+pub(crate) async fn collectives(placement: &[usize], settings: &LaneSettings) -> (Vec<Machine>, Vec<Arc<Collective>>) {
     let names: Vec<String> = placement.iter().map(|machine| format!("machine-{machine}")).collect();
     let (machines, ranks) = ranks(placement, settings).await;
     let collectives = ranks.into_iter().enumerate().map(|(rank, (router, inbox))| {

@@ -96,6 +96,10 @@ pub struct TrainFlags {
     /// The longest wait for another process, in seconds [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub deadline_s: Option<f64>,
+    /// Measure the idle power of the machines for so long before the run begins, 1 to 600 seconds; 30 is a good value where
+    /// figures above idle matter [default: 0, which is none]
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_baseline: Option<f64>,
     /// Keep the trace files under this folder
     #[arg(long, value_name = "DIR")]
     pub keep_trace: Option<PathBuf>,
@@ -156,6 +160,7 @@ impl TrainFlags {
         config.preaggregate = self.preaggregate.unwrap_or(config.preaggregate);
         config.ahead = self.ahead.unwrap_or(config.ahead);
         config.deadline_s = self.deadline_s.unwrap_or(config.deadline_s);
+        config.idle_baseline = self.idle_baseline.unwrap_or(config.idle_baseline);
         if let Some(folder) = &self.keep_trace {
             config.keep_trace = Some(folder.clone());
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use greengnn_energy::clock::unix_s_of;
 use greengnn_model::book::Rank;
 use greengnn_model::counters::{LevelCounts, Period, Phase};
 use greengnn_model::layers::NamedParameter;
@@ -10,7 +11,7 @@ use greengnn_model::layers::weights::weights_sha256;
 
 use super::{MachineError, MachineState};
 use crate::protocol::{
-    EpochReport, FinishedReport, PeriodReading, RankReport, Served, SupervisorMessage, WeightsChunk,
+    EpochReport, FinishedReport, Metered, PeriodReading, RankReport, Served, SupervisorMessage, WeightsChunk,
 };
 use crate::rank::Filled;
 use crate::report::summary::Planned;
@@ -33,8 +34,12 @@ impl MachineState {
             return Ok(());
         }
         self.passed.remove(&(epoch, phase));
-        let now = blocking(|| self.options.meter.snapshot());
-        let energy = now.since(&self.last_snapshot);
+        let now = self.snapshot();
+        let metered = Metered {
+            started_unix_s: unix_s_of(self.period_began_s),
+            ..Metered::between(&self.last_snapshot, &now)
+        };
+        self.period_began_s = now.at_s;
         self.last_snapshot = now;
         let period = Period {
             epoch: epoch.unwrap_or(0),
@@ -42,10 +47,8 @@ impl MachineState {
         };
         self.readings.entry(epoch).or_default().push(PeriodReading {
             phase,
-            wall_s: energy.duration_s,
-            cpu_s: energy.cpu_s,
             wire_bytes: self.hosted.wire().written().get(&period).copied().unwrap_or(0),
-            energy,
+            metered,
         });
         if epoch.is_none() { self.report_setup() } else { Ok(()) }
     }
@@ -106,6 +109,9 @@ impl MachineState {
             machine: self.id.name.clone(),
             epoch,
             periods: self.readings.remove(&epoch).unwrap_or_default(),
+            idle: self.setup.idle.take(),
+            probing: self.setup.probing.take(),
+            presampling: self.setup.presampling.take(),
             ranks,
             served,
         };
@@ -147,13 +153,14 @@ impl MachineState {
                 "the ranks of this machine ended with different weights".to_owned(),
             ));
         };
-        let process = blocking(|| self.options.meter.snapshot().process);
+        let process = self.snapshot().process;
         let report = FinishedReport {
             machine: self.id.name.clone(),
             device: self.device.clone(),
             weights_sha256: weights_sha256.clone(),
             peak_rss_bytes: process.peak_rss_bytes,
             peak_anon_bytes: process.peak_anon_bytes,
+            meters: blocking(|| self.options.meter.reports()),
         };
         self.send_timeline()?;
         self.tell(SupervisorMessage::Finished(Rmp(report)))
@@ -177,7 +184,7 @@ impl MachineState {
 }
 
 /// Waits for the meter's thread without holding up other tasks, where the runtime has threads to spare.
-fn blocking<T>(question: impl FnOnce() -> T) -> T {
+pub(super) fn blocking<T>(question: impl FnOnce() -> T) -> T {
     match tokio::runtime::Handle::current().runtime_flavor() {
         tokio::runtime::RuntimeFlavor::MultiThread => tokio::task::block_in_place(question),
         _ => question(),

@@ -4,6 +4,9 @@ use super::*;
 
 /// A request that has left, or a delivery that may come. Dropping it ends it, a delivery with its stream.
 pub(super) struct Asked {
+    pub owner: PartId,
+    /// Seconds from request to answer, once that has come.
+    pub took_s: Option<f64>,
     pub answer: Answer,
     pub landing: Arc<Landing>,
     pub later: Vec<LaterRows>,
@@ -21,7 +24,7 @@ impl Asked {
 }
 
 pub(super) enum Answer {
-    Request(JoinHandle<Result<(), TransportError>>),
+    Request(JoinHandle<Result<f64, TransportError>>),
     Delivery(Arrival),
     /// It has been taken.
     Ended,
@@ -51,6 +54,8 @@ pub(super) struct Execution {
     pub streams: Streams,
     /// Owners that the plans have named so far.
     pub planned_owners: BTreeSet<PartId>,
+    /// How long owners took to answer.
+    pub fetches: BTreeMap<PartId, OwnerFetches>,
     /// The assembly buffer of the step before, to be filled again.
     pub spare: Option<Arc<RowArena>>,
 }
@@ -64,12 +69,25 @@ impl Execution {
             in_flight: BTreeMap::new(),
             streams,
             planned_owners: BTreeSet::new(),
+            fetches: BTreeMap::new(),
             spare: None,
         }
     }
 
     pub fn phase(&self, step: u32) -> Phase {
         Phase::from(RemoteTrace::purpose(&*self.trace, step))
+    }
+
+    /// Adds up how long an owner took.
+    pub fn note(&mut self, fetched: Option<OwnerFetches>) {
+        let Some(fetched) = fetched else { return };
+        let sum = self.fetches.entry(fetched.owner).or_insert(OwnerFetches {
+            owner: fetched.owner,
+            ..OwnerFetches::default()
+        });
+        sum.requests += fetched.requests;
+        sum.rows += fetched.rows;
+        sum.seconds += fetched.seconds;
     }
 
     /// Counts what a window's plan says, apart from what will be asked and answered.

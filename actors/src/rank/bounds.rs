@@ -73,6 +73,7 @@ impl Pipeline {
                 verify: false,
                 ahead: Arc::new(Semaphore::new(1 + config.ahead as usize)),
                 epochs: Arc::clone(&permits),
+                trained: TrainedEpochs::default(),
                 buffers: Arc::default(),
             },
             presampler: Presampler {
@@ -100,7 +101,7 @@ fn no_epoch_is_sampled_before_one_of_those_ahead_is_done() {
     let presampler = Pipeline::new(folder.path(), &runtime).presampler;
     let (permits, traces_folder) = (Arc::clone(&presampler.permits), presampler.folder.clone());
     let (sender, mut traces) = mpsc::channel(AMPLE);
-    let sampling = std::thread::spawn(move || presampler.run(sender));
+    let sampling = std::thread::spawn(move || presampler.run(sender, || ()));
     let mut kept = Vec::new();
     for epoch in 0..EPOCHS {
         let trace = traces.blocking_recv().unwrap();
@@ -132,7 +133,7 @@ fn no_batch_is_assembled_before_the_one_that_trains_gives_its_place() {
     let (trace_sender, traces) = mpsc::channel(AMPLE);
     let (plan_sender, plans) = mpsc::channel(AMPLE);
     let (batch_sender, mut batches) = mpsc::channel(AMPLE);
-    let sampling = std::thread::spawn(move || presampler.run(trace_sender));
+    let sampling = std::thread::spawn(move || presampler.run(trace_sender, || ()));
     let planning = std::thread::spawn(move || planner.run(None, traces, plan_sender));
     let fetching = runtime.spawn(prefetcher.run(0, plans, batch_sender));
 

@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
-use greengnn_energy::snapshot::EnergyReading;
+use greengnn_energy::domain::{DomainKey, DomainKind};
+use greengnn_energy::quality::Quality;
+use greengnn_energy::snapshot::{DomainEnergy, EnergyReading};
 
 use super::*;
 use crate::protocol::PeriodReading;
@@ -14,13 +16,28 @@ const TRAINING: Period = Period {
 fn reading(phase: Phase) -> PeriodReading {
     PeriodReading {
         phase,
-        wall_s: 2.0,
-        cpu_s: 1.5,
         wire_bytes: 10,
+        metered: metered(2.0, 0.0),
+    }
+}
+
+/// A window of that length and, if that is not 0, of so many joules.
+fn metered(seconds: f64, joules: f64) -> Metered {
+    let package = DomainEnergy {
+        key: DomainKey::new("host", "package-0"),
+        kind: DomainKind::Package,
+        joules: Some(joules),
+        quality: Quality::Measured,
+        gaps: 0,
+        gap_s: 0.0,
+    };
+    Metered {
+        started_unix_s: 100.0,
+        ended_unix_s: 100.0 + seconds,
         energy: EnergyReading {
             host: "host".to_owned(),
-            domains: Vec::new(),
-            duration_s: 2.0,
+            domains: Some(package).filter(|_| joules > 0.0).into_iter().collect(),
+            duration_s: seconds,
             cpu_s: 1.5,
         },
     }
@@ -44,6 +61,9 @@ fn report(machine: &str, rank: Rank, rows: u64) -> EpochReport {
         machine: machine.to_owned(),
         epoch: Some(0),
         periods: vec![reading(Phase::Training), reading(Phase::Evaluation)],
+        idle: None,
+        probing: None,
+        presampling: None,
         ranks: vec![RankReport {
             rank,
             loss_sum: 30.0,
@@ -129,6 +149,40 @@ fn an_epoch_is_complete_when_all_machines_have_reported_it() {
 }
 
 #[test]
+fn idle_and_presampling_stand_apart_and_a_host_s_joules_are_counted_once() {
+    let set_up = |machine: &str, rank| EpochReport {
+        epoch: None,
+        periods: vec![PeriodReading {
+            phase: Phase::Setup,
+            wire_bytes: 0,
+            metered: metered(5.0, 50.0),
+        }],
+        idle: Some(metered(2.0, 20.0)),
+        // The second machine's ranks take longer.
+        presampling: Some(metered(2.0 + f64::from(rank), 30.0 + f64::from(rank))),
+        ranks: vec![RankReport {
+            rank,
+            ..RankReport::default()
+        }],
+        ..report(machine, rank, 0)
+    };
+    let mut recorder = Recorder::new(2);
+    assert!(matches!(recorder.add(set_up("a", 0)), Ok(Progressed::Waiting)));
+    assert!(matches!(recorder.add(set_up("b", 1)), Ok(Progressed::SetUp)));
+    let (idle, presampling) = (recorder.idle().unwrap(), recorder.presampling());
+    assert_eq!((idle.energy_j, idle.watts(), idle.cpu_s), (Some(20.0), Some(10.0), 3.0));
+    let first_epoch = presampling.first_epoch.unwrap();
+    assert_eq!((first_epoch.energy_j, first_epoch.wall_s), (Some(31.0), 3.0));
+    assert_eq!(recorder.totals().0.energy_j, Some(50.0));
+
+    let [mut a, mut b] = two_machines();
+    (a.ranks[0].presample_cpu_s, b.ranks[0].presample_cpu_s) = (0.5, 0.25);
+    recorder.add(a).unwrap();
+    recorder.add(b).unwrap();
+    assert_eq!(recorder.presampling().cpu_s, 0.75);
+}
+
+#[test]
 fn a_row_that_was_served_and_not_planned_fails_the_run() {
     let [a, mut b] = two_machines();
     b.served[0].counts.feature_rows += 1;
@@ -203,6 +257,7 @@ fn machines_that_end_with_other_weights_are_named() {
         weights_sha256: weights.to_owned(),
         peak_rss_bytes: 0,
         peak_anon_bytes: 0,
+        meters: Vec::new(),
     };
     assert_eq!(agreed_weights(&[finished("a", "x"), finished("b", "x")]).unwrap(), "x");
     let error = agreed_weights(&[finished("a", "x"), finished("b", "y")]).unwrap_err();

@@ -30,7 +30,7 @@ pub use design::{Cell, Design};
 pub use folder::ComparisonFolder;
 
 use folder::FolderError;
-use standings::Row;
+use standings::{MixedQuality, Row};
 use steps::StepTimes;
 
 /// Version of the layout of `comparison.json`. It grows when a name changes its meaning, not when one is added.
@@ -63,11 +63,22 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// `cells` in any order.
-    pub fn new(dataset: String, design: Design, mut cells: Vec<CellRun>, crossover_rows: f64) -> Self {
+    /// `cells` in any order. Energies of different quality are not compared.
+    pub fn new(dataset: String, design: Design, cells: Vec<CellRun>, crossover_rows: f64) -> Self {
+        Self::with(dataset, design, cells, crossover_rows, MixedQuality::Refused)
+    }
+
+    /// The same, in which energies of different quality may be compared.
+    pub fn with(
+        dataset: String,
+        design: Design,
+        mut cells: Vec<CellRun>,
+        crossover_rows: f64,
+        mixed: MixedQuality,
+    ) -> Self {
         let order = design.cells();
         cells.sort_by_key(|run| order.iter().position(|cell| *cell == run.cell));
-        let standings::Standings { rows, notes } = standings::of(&cells);
+        let standings::Standings { rows, notes } = standings::of(&cells, mixed);
         Self {
             version: COMPARISON_VERSION,
             dataset,

@@ -2,14 +2,13 @@
 
 use std::fmt::Write;
 
-use greengnn_energy::quality::Quality;
-
 use super::clocks::ClockSummary;
 use super::plot::{self, Plot, PlotError, XAxis};
 use super::records::EnergyPoint;
 use super::summary::{EpochSummary, PeriodSummary, RunSummary};
 use super::{table, units};
 
+mod energy;
 mod power;
 
 const STYLE: &str = include_str!("html/style.css");
@@ -41,11 +40,13 @@ pub fn render(report: Report<'_>) -> Result<String, PlotError> {
 <section class="tiles">{tiles}</section>
 <div class="card verdict"><b>What bound the run.</b> {bound}.</div>
 <div class="card verdict{off_plan}"><b>Planned and counted.</b> {plan}.</div>
+{banner}
 <h2>Epochs</h2>
 <section class="plots">{plots}</section>
 <h2>What it cost</h2>
 {totals}
-<p class="soft">{words}</p>
+<h2>Energy by domain</h2>
+{domains}
 <details><summary>Every epoch</summary>{epochs}</details>
 <details><summary>Configuration</summary><pre class="card">{config}</pre></details>
 <details><summary>Where it ran, and what came out</summary>{origin}</details>"#,
@@ -55,7 +56,8 @@ pub fn render(report: Report<'_>) -> Result<String, PlotError> {
         plan = escape(&capitalised(&table::plan_note(summary))),
         plots = plots(report)?,
         totals = totals(summary),
-        words = energy_words(&whole),
+        banner = energy::banner(summary, &whole),
+        domains = energy::domains(summary, &whole),
         epochs = epoch_table(&summary.epochs),
         config = escape(report.config),
         origin = origin(summary),
@@ -156,23 +158,6 @@ fn energy_parts(period: &PeriodSummary) -> (String, String) {
     match text.rsplit_once(' ') {
         Some((figure, quality)) => (figure.into(), format!(", {quality}")),
         None => (text, String::new()),
-    }
-}
-
-/// What the quality of the run's energy means.
-fn energy_words(whole: &PeriodSummary) -> &'static str {
-    match whole.energy_j.map_or(Quality::Unavailable, |_| whole.energy_quality) {
-        Quality::Measured => "Energy is measured: read from energy counters of the hardware.",
-        Quality::Integrated => "Energy is integrated: summed up from power readings of the hardware.",
-        Quality::Virtual => "Energy is virtual: a share that a hypervisor apportioned to this machine.",
-        Quality::Estimated => {
-            "Energy is estimated: computed from CPU use by a model, since no counter could be read for at least a part \
-             of the run. CPU seconds, bytes, requests and rows are exact."
-        }
-        Quality::Unavailable => {
-            "Energy is unavailable: at least a part of the run has no figure, which does not mean that it is 0. CPU \
-             seconds, bytes, requests and rows are exact."
-        }
     }
 }
 
@@ -287,12 +272,15 @@ pub(super) fn nothing(text: &str) -> String {
 }
 
 fn totals(summary: &RunSummary) -> String {
-    let rows = table::parts(summary).map(|(name, period)| {
-        let cells = [name.to_string()].into_iter().chain(table::period_cells(&period));
-        format!("<tr>{}</tr>", cells_html("td", cells))
+    let rows = table::parts(summary).into_iter().map(|cells| {
+        let cells = cells.map(|cell| cell.replace("  ", "\u{a0}\u{a0}"));
+        format!("<tr>{}</tr>", cells_html("td", cells.into_iter()))
     });
-    let table = table_html([""].into_iter().chain(table::PERIOD_COLUMNS), &rows.concat());
-    format!("<div class=\"totals\">{table}</div>")
+    let table = table_html([""].into_iter().chain(table::PERIOD_COLUMNS), &rows.collect::<String>());
+    let note = table::idle_note(summary).map_or_else(String::new, |note| {
+        format!("<p class=\"soft\">{}.</p>", escape(&capitalised(&note)))
+    });
+    format!("<div class=\"totals\">{table}</div>{note}")
 }
 
 fn epoch_table(epochs: &[EpochSummary]) -> String {

@@ -1,14 +1,18 @@
-//! The lines that a run writes while it lasts: one per step and rank, one per epoch, one per power reading.
+//! The lines that a run writes while it lasts: one per step and rank, one per epoch, one per period of a meter, one per
+//! power reading.
 
+use greengnn_energy::device::DomainJoules;
 use greengnn_energy::quality::Quality;
+use greengnn_energy::snapshot::DomainEnergy;
 use greengnn_model::counters::{LevelCounts, Phase, Traffic};
 use serde::{Deserialize, Serialize};
 
 use super::clocks::ClockRecord;
 use super::summary::{EpochSummary, Planned, null_is_nan};
+use crate::protocol::{EpochReport, Metered};
 use crate::shard::Served;
 
-/// One line of `metrics.jsonl`; `kind` is `step`, `epoch`, `rank` or `clock`.
+/// One line of `metrics.jsonl`; `kind` is `step`, `epoch`, `rank`, `meter` or `clock`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum MetricsRecord {
@@ -16,6 +20,96 @@ pub enum MetricsRecord {
     Epoch(EpochSummary),
     Rank(RankRecord),
     Clock(ClockRecord),
+    Meter(MeterRecord),
+}
+
+/// What one machine's meter read over one period, with the period's place in time. Machines of one host read the same
+/// domains, each for itself: the run's totals take a domain from the first of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeterRecord {
+    pub machine: String,
+    /// The epoch; none before the first step.
+    pub epoch: Option<u32>,
+    pub period: MeterPeriod,
+    /// Seconds since 1970.
+    pub started_unix_s: f64,
+    pub ended_unix_s: f64,
+    /// Its length: for `setup` less than from start to end, where idle power was measured in between.
+    pub wall_s: f64,
+    /// CPU seconds of the machine's process.
+    pub cpu_s: f64,
+    pub domains: Vec<MeterDomain>,
+}
+
+/// What a period is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MeterPeriod {
+    /// Everything is loaded and nothing runs; not a part of the run.
+    Idle,
+    Setup,
+    /// Of the cluster, before a run that chooses its windows: a part of `setup`.
+    Probing,
+    /// Of the first epoch: a part of `setup`.
+    Presampling,
+    Training,
+    Evaluation,
+}
+
+/// One domain of a period.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeterDomain {
+    #[serde(flatten)]
+    pub domain: DomainJoules,
+    /// Seconds that were not seen.
+    pub gap_s: f64,
+}
+
+impl MeterRecord {
+    /// The records of a report, in the order of time.
+    pub fn of(report: &EpochReport) -> Vec<Self> {
+        let record = |period, metered: &Metered| Self {
+            machine: report.machine.clone(),
+            epoch: report.epoch,
+            period,
+            started_unix_s: metered.started_unix_s,
+            ended_unix_s: metered.ended_unix_s,
+            wall_s: metered.energy.duration_s,
+            cpu_s: metered.energy.cpu_s,
+            domains: metered.energy.domains.iter().map(MeterDomain::from).collect(),
+        };
+        let idle = report.idle.iter().map(|metered| record(MeterPeriod::Idle, metered));
+        let probing = report
+            .probing
+            .iter()
+            .map(|metered| record(MeterPeriod::Probing, metered));
+        let presampling = report.presampling.iter();
+        let presampling = presampling.map(|metered| record(MeterPeriod::Presampling, metered));
+        let periods = report
+            .periods
+            .iter()
+            .map(|reading| record(reading.phase.into(), &reading.metered));
+        idle.chain(probing).chain(presampling).chain(periods).collect()
+    }
+}
+
+impl From<Phase> for MeterPeriod {
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::Setup => Self::Setup,
+            Phase::Training => Self::Training,
+            Phase::Evaluation => Self::Evaluation,
+        }
+    }
+}
+
+impl From<&DomainEnergy> for MeterDomain {
+    fn from(energy: &DomainEnergy) -> Self {
+        Self {
+            domain: energy.into(),
+            gap_s: energy.gap_s,
+        }
+    }
 }
 
 /// What one rank's plans say of one phase of an epoch, what the rank counted, and what the owners served to it. The three
@@ -95,12 +189,13 @@ impl StepRecord {
 pub struct EnergyPoint {
     /// Seconds since the start of the run.
     pub at_s: f64,
-    /// The computer, by name.
+    /// The computer's boot id.
     pub host: String,
-    /// The domain's own name on that host, such as `package-0`, `dram-0` or `gpu-1`. A domain that several processes
-    /// share appears once.
+    /// The domain's own name on that host, such as `package-0`, `package-0/dram` or `gpu/GPU-<uuid>`. A domain that several
+    /// processes share appears once.
     pub domain: String,
-    /// What the domain is: `cpu`, `dram`, `gpu`.
+    /// What the domain is, as [`DomainKind::name`](greengnn_energy::DomainKind::name) says: `package`, `dram`, `gpu`,
+    /// `estimate`; `core`, `uncore` and `psys` are shown and in no total.
     pub kind: String,
     /// None if it could not be read.
     pub watts: Option<f64>,

@@ -1,7 +1,8 @@
 //! The summary of a run: the stable names that scripts read. `docs/summary.md` describes every one.
 
-use greengnn_energy::device::DeviceEnergy;
+use greengnn_energy::device::{DeviceEnergy, DomainJoules, add_domains};
 use greengnn_energy::quality::Quality;
+use greengnn_energy::source::SourceReport;
 use greengnn_model::counters::{LevelCounts, Traffic};
 use greengnn_model::plan::Delivery;
 use greengnn_model::row_type::RowType;
@@ -48,6 +49,15 @@ pub struct RunSummary {
     pub device: String,
     pub cpu_fingerprint: String,
     pub seed: u64,
+    /// The machines with everything loaded and nothing running, before the run began. Not a part of it; none if it was not
+    /// measured.
+    #[serde(default)]
+    pub idle: Option<MeteredSummary>,
+    /// The probe of a run that chose its windows, a part of the set-up: nearly nothing where its profile was known.
+    #[serde(default)]
+    pub probing: Option<MeteredSummary>,
+    #[serde(default)]
+    pub presampling: PresamplingSummary,
     pub epochs: Vec<EpochSummary>,
     /// Initial fills and presampling before the first step.
     pub setup: PeriodSummary,
@@ -61,6 +71,7 @@ pub struct RunSummary {
     pub peak_rss_bytes: u64,
     /// Sum over processes of the peak of anonymous memory.
     pub peak_anon_bytes: u64,
+    /// Seconds before the first step, without those in which idle power was measured.
     pub setup_s: f64,
     pub total_s: f64,
     /// What bound the run, in one sentence.
@@ -71,6 +82,53 @@ pub struct RunSummary {
     /// What became of the clocks of GPUs; none unless they were to be lowered.
     #[serde(default)]
     pub gpu_clocks: Option<ClockSummary>,
+    /// How the energy figures were obtained: what the machines' meters read, and why no more.
+    #[serde(default)]
+    pub meters: Vec<MeterSources>,
+}
+
+/// What meters read. Machines of one host that read the same are one entry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeterSources {
+    /// The computer's boot id.
+    pub host: String,
+    /// The first of the machines.
+    pub machine: String,
+    pub sources: Vec<SourceReport>,
+}
+
+/// What the meters read over a time in which no steps are counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeteredSummary {
+    /// The longest of the machines.
+    pub wall_s: f64,
+    /// CPU seconds of all machine processes.
+    pub cpu_s: f64,
+    /// None if the energy of any part is not known.
+    pub energy_j: Option<f64>,
+    pub energy_quality: Quality,
+    pub energy_by_device: DeviceEnergy,
+    pub energy_by_domain: Vec<DomainJoules>,
+}
+
+impl MeteredSummary {
+    /// Mean power in watts; none if the energy is not known.
+    pub fn watts(&self) -> Option<f64> {
+        self.energy_j
+            .filter(|_| self.wall_s > 0.0)
+            .map(|joules| joules / self.wall_s)
+    }
+}
+
+/// What presampling took. The first epoch is sampled before training, as a part of the set-up. The others are sampled
+/// beside training, where a meter cannot tell the two apart: of them the CPU seconds are known, and no joules.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PresamplingSummary {
+    /// CPU seconds of the threads that sampled, all ranks and epochs. What sampling spreads over other threads is not in it.
+    pub cpu_s: f64,
+    /// From the start of the ranks until all of a machine have the first epoch's trace. Initial fills run in the same time.
+    /// Of the machines of one host, which share its energy, the one stands for all that took longest.
+    pub first_epoch: Option<MeteredSummary>,
 }
 
 /// Bounds on the rows of a whole run, set-up and evaluation included, summed over ranks.
@@ -164,6 +222,9 @@ pub struct PeriodSummary {
     /// The parts of that energy.
     #[serde(default)]
     pub energy_by_device: DeviceEnergy,
+    /// Every domain that was metered, by host and name.
+    #[serde(default)]
+    pub energy_by_domain: Vec<DomainJoules>,
 }
 
 /// A summary that cannot be read.
@@ -204,6 +265,14 @@ impl RunSummary {
     pub fn whole_run(&self) -> PeriodSummary {
         let training = self.epochs.iter().map(|epoch| &epoch.period);
         PeriodSummary::sum(training.chain([&self.setup, &self.evaluation]))
+    }
+
+    /// Joules that a period took beyond what the machines take idle for as long; none without an idle baseline of the same
+    /// quality.
+    pub fn above_idle_j(&self, period: &PeriodSummary) -> Option<f64> {
+        let idle = self.idle.as_ref()?;
+        let same = idle.energy_quality == period.energy_quality;
+        Some(period.energy_j.filter(|_| same)? - idle.watts()? * period.wall_s)
     }
 
     /// The epochs in which the requests, deliveries or rows that were counted differ from those that were planned.
@@ -264,6 +333,7 @@ impl PeriodSummary {
             sum.cpu_s += period.cpu_s;
             sum.energy_quality = sum.energy_quality.max(period.energy_quality);
             sum.energy_by_device = sum.energy_by_device.plus(period.energy_by_device);
+            sum.energy_by_domain = add_domains(&sum.energy_by_domain, &period.energy_by_domain);
             sum.energy_j = sum.energy_j.zip(period.energy_j).map(|(sum, part)| sum + part);
             sum
         })

@@ -3,7 +3,7 @@
 use greengnn_model::row_type::RowType;
 
 use super::clocks::ClockSummary;
-use super::summary::{PeriodSummary, RunSummary};
+use super::summary::{MeteredSummary, PeriodSummary, RunSummary};
 use super::units;
 use crate::config::Communication;
 
@@ -17,7 +17,7 @@ pub(crate) enum Align {
 /// The end of a run: what it was, what every part of it cost, and what bound it.
 pub fn run(summary: &RunSummary) -> String {
     let header: Vec<_> = [""].into_iter().chain(PERIOD_COLUMNS).collect();
-    let rows = parts(summary).map(|(name, period)| [name.into()].into_iter().chain(period_cells(&period)).collect());
+    let rows: Vec<Vec<String>> = parts(summary).into_iter().map(Into::into).collect();
     let mut text = format!("{}\n\n", headline(summary));
     text.push_str(&render(&header, &alignment(header.len(), &[0, 9]), &rows));
     text.push_str(&format!(
@@ -29,6 +29,9 @@ pub fn run(summary: &RunSummary) -> String {
         units::count(summary.budget_rows),
         on_device(summary),
     ));
+    if let Some(note) = idle_note(summary) {
+        text.push_str(&format!("{note}\n"));
+    }
     text.push_str(&format!("{}\n{}\n", plan_note(summary), summary.bound_by));
     for line in summary.gpu_clocks.iter().flat_map(ClockSummary::lines) {
         text.push_str(&format!("{line}\n"));
@@ -44,14 +47,64 @@ pub fn run(summary: &RunSummary) -> String {
     text
 }
 
-/// The parts of a run by name, the whole run last.
-pub fn parts(summary: &RunSummary) -> [(&'static str, PeriodSummary); 4] {
-    [
-        ("set-up", summary.setup.clone()),
+/// The parts of a run, one a line: the name and what it cost. The idle baseline comes first and is no part of the whole run,
+/// which is last; presampling of the first epoch is a part of the set-up above it.
+pub fn parts(summary: &RunSummary) -> Vec<[String; 10]> {
+    let named = |name: &str, cells: [String; 9]| {
+        let mut line = [const { String::new() }; 10];
+        line[0] = name.to_owned();
+        line[1..].clone_from_slice(&cells);
+        line
+    };
+    let idle = summary.idle.iter().map(|idle| named("idle", metered_cells(idle)));
+    let probing = summary
+        .probing
+        .iter()
+        .map(|part| named("  probing", metered_cells(part)));
+    let first_epoch = summary.presampling.first_epoch.iter();
+    let presampling = first_epoch.map(|part| named("  presampling", metered_cells(part)));
+    let after = [
         ("training", summary.training()),
         ("evaluation", summary.evaluation.clone()),
         ("whole run", summary.whole_run()),
-    ]
+    ];
+    idle.chain([named("set-up", period_cells(&summary.setup))])
+        .chain(probing)
+        .chain(presampling)
+        .chain(after.map(|(name, period)| named(name, period_cells(&period))))
+        .collect()
+}
+
+/// What a time cost in which no steps are counted, in the columns of a period.
+fn metered_cells(part: &MeteredSummary) -> [String; 9] {
+    let mut cells = [const { String::new() }; 9].map(|_| units::NONE.to_owned());
+    cells[0] = units::seconds(part.wall_s);
+    cells[7] = units::seconds(part.cpu_s);
+    cells[8] = units::energy(part.energy_j, part.energy_quality);
+    cells
+}
+
+/// The idle power, and what training took above it, where idle power was measured.
+pub fn idle_note(summary: &RunSummary) -> Option<String> {
+    let idle = summary.idle.as_ref()?;
+    let quality = idle.energy_quality;
+    let Some(watts) = idle.watts() else {
+        return Some("the idle power is unavailable".to_owned());
+    };
+    let training = summary.training();
+    let above = match summary.above_idle_j(&training) {
+        Some(joules) => format!(
+            "of the {} of training, {} are above it",
+            units::energy(training.energy_j, training.energy_quality),
+            units::energy(Some(joules), quality),
+        ),
+        None => "it is of another quality than the energy of training, and not taken from it".to_owned(),
+    };
+    Some(format!(
+        "the machines draw {} idle ({quality}, over {}); {above}",
+        units::watts(watts),
+        units::seconds(idle.wall_s),
+    ))
 }
 
 /// The heads of [`period_cells`].
@@ -261,14 +314,17 @@ mod tests {
         let expected = "\
 bulk, window 16, budget 5,000 rows a rank, on cpu: 2 epochs, 4 ranks in 4 machines, seed 1
 
-              wall   stall    sync  requests    rows  row bytes  wire bytes     CPU  energy
--------------------------------------------------------------------------------------------------
-set-up      1.00 s  250 ms  125 ms        10   1,300    650 KiB     684 KiB  1.50 s  50 J measured
-training    6.00 s  1.50 s  750 ms        60   7,800   3.81 MiB    4.01 MiB  9.00 s  300 J estimated
-evaluation  3.00 s  750 ms  375 ms        30   3,900   1.90 MiB    2.00 MiB  4.50 s  30 J measured
-whole run   10.0 s  2.50 s  1.25 s       100  13,000   6.35 MiB    6.68 MiB  15.0 s  380 J estimated
+                 wall   stall    sync  requests    rows  row bytes  wire bytes     CPU  energy
+----------------------------------------------------------------------------------------------------
+idle           5.00 s       -       -         -       -          -           -  125 ms  60 J estimated
+set-up         1.00 s  250 ms  125 ms        10   1,300    650 KiB     684 KiB  1.50 s  50 J measured
+  presampling  750 ms       -       -         -       -          -           -  500 ms  40 J measured
+training       6.00 s  1.50 s  750 ms        60   7,800   3.81 MiB    4.01 MiB  9.00 s  300 J estimated
+evaluation     3.00 s  750 ms  375 ms        30   3,900   1.90 MiB    2.00 MiB  4.50 s  30 J measured
+whole run      10.0 s  2.50 s  1.25 s       100  13,000   6.35 MiB    6.68 MiB  15.0 s  380 J estimated
 
 test accuracy 0.625; total 12.5 s, set-up 1.50 s; held at most 4,321 of 5,000 rows in a rank's cache, and 1,234 on its device
+the machines draw 12 W idle (estimated, over 5.00 s); of the 300 J estimated of training, 228 J estimated are above it
 requests and rows counted where they were served equal those planned, in every epoch
 bound by compute
 ";
@@ -327,6 +383,24 @@ bound by compute
             "{text}"
         );
         assert!(!text.contains(" 0 J"), "{text}");
+    }
+
+    #[test]
+    fn idle_power_is_taken_only_from_energy_of_its_own_quality() {
+        let mut summary = sample();
+        if let Some(idle) = &mut summary.idle {
+            idle.energy_quality = Quality::Measured;
+        }
+        let note = idle_note(&summary).unwrap();
+        assert!(note.contains("another quality") && !note.contains("above"), "{note}");
+        assert_eq!(summary.above_idle_j(&summary.training()), None);
+        if let Some(idle) = &mut summary.idle {
+            (idle.energy_j, idle.energy_quality) = (None, Quality::Unavailable);
+        }
+        assert_eq!(idle_note(&summary).unwrap(), "the idle power is unavailable");
+        summary.idle = None;
+        assert_eq!(idle_note(&summary), None);
+        assert!(!run(&summary).contains("idle"));
     }
 
     #[test]

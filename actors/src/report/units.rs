@@ -67,6 +67,11 @@ pub fn joules(value: f64) -> String {
     scaled(value, 1000.0, &["J", "kJ", "MJ", "GJ"])
 }
 
+/// `12.3 W`. The quality is the caller's to add.
+pub fn watts(value: f64) -> String {
+    scaled(value, 1000.0, &["W", "kW", "MW", "GW"])
+}
+
 /// `812 J measured`, `1.23 kJ estimated`, or `unavailable`: a figure that is not known is never 0.
 pub fn energy(energy_j: Option<f64>, quality: Quality) -> String {
     match (energy_j, quality) {

@@ -115,7 +115,8 @@ impl ClusterState {
         if self.stage == Stage::Connecting && self.members.values().all(|member| member.ready) {
             self.stage = Stage::Running;
             after(CHECK_EVERY, myself.clone(), ClusterEvent::CheckProgress);
-            self.output.begin(&self.placement, &self.options.work);
+            let idle_for = self.options.config.idle_for();
+            self.output.begin(&self.placement, &self.options.work, idle_for);
             for member in self.members.values() {
                 self.tell(member, MachineMessage::Begin)?;
             }

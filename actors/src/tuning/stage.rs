@@ -29,6 +29,7 @@ pub struct TuningStage {
     pub prober: Prober,
     pub known: Known,
     pub candidates: Candidates,
+    pub mode: Mode,
     /// Choose and do not train.
     pub only_choose: bool,
     /// Epochs of the run.
@@ -92,6 +93,7 @@ impl TuningStage {
     pub fn tuner(self, profile: Profile, step_s: Vec<f64>) -> Tuner {
         let setting = TuningSetting {
             candidates: self.candidates,
+            mode: self.mode,
             epochs: self.epochs,
             row_bytes: self.row_bytes,
             parameters: self.parameters,

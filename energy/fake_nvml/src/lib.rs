@@ -1,13 +1,14 @@
 //! A libnvidia-ml without a GPU: what the real `nvml-wrapper` loads in tests.
 //!
 //! It has the functions that the meter calls, with NVML's names, signatures and status codes, and a few of its own by which
-//! a test says what they answer. Every copy of the file that is loaded has a state of its own, but for clocks, which several
-//! processes may share through a file.
+//! a test says what they answer. Every copy of the file that is loaded has a state of its own, but for clocks and for the
+//! readings of the first GPU, which several processes may share through files.
 
 use std::ffi::{CStr, c_char, c_uint, c_ulonglong, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 mod clocks;
+mod readings;
 
 const SUCCESS: u32 = 0;
 const INVALID_ARGUMENT: u32 = 2;
@@ -137,6 +138,7 @@ fn reading<T>(status: &AtomicU32, value: T) -> Result<T, u32> {
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlInit_v2() -> u32 {
     clocks::read_environment();
+    readings::refresh();
     DRIVER_STATUS.load(SeqCst)
 }
 
@@ -156,6 +158,7 @@ pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length
 /// As for NVML: `count` may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> u32 {
+    readings::refresh();
     unsafe { answer(count, Ok(GPU_COUNT.load(SeqCst))) }
 }
 
@@ -205,6 +208,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(device: *mut c_void, now: *mut c_u
 /// As for NVML: `milliwatts` may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(device: *mut c_void, milliwatts: *mut c_uint) -> u32 {
+    readings::refresh();
     let power = gpu(device).and_then(|gpu| reading(&gpu.power_status, gpu.power_mw.load(SeqCst)));
     unsafe { answer(milliwatts, power) }
 }
@@ -216,6 +220,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTotalEnergyConsumption(
     device: *mut c_void,
     millijoules: *mut c_ulonglong,
 ) -> u32 {
+    readings::refresh();
     let energy = gpu(device).and_then(|gpu| reading(&gpu.energy_status, gpu.energy_mj.load(SeqCst)));
     unsafe { answer(millijoules, energy) }
 }

@@ -5,13 +5,24 @@
 //! with which the [simulator](crate::simulator) predicts the wait that was measured. What it asks for and when is known
 //! exactly, since the plan was executed.
 //!
-//! The factor is one number, so that it cannot be fitted to noise of many; which owner or rank is slow, only probes tell. A
-//! wait that is no fetch's fault (a batch that is assembled slowly) is taken for one.
+//! The factor is one number, so that it cannot be fitted to noise of many. A wait that is no fetch's fault (a batch that is
+//! assembled slowly) is taken for one.
+//!
+//! Which owner is slower than it was probed, beside the others, shows in how long its answers took: these shares are
+//! learnt for every rank and owner apart. They say nothing of the wait, which requests to several owners share.
+
+use std::collections::BTreeMap;
+
+use greengnn_model::book::PartId;
+use serde::{Deserialize, Serialize};
 
 use crate::simulator::{Coefficients, RankTraffic, SimulationError, WindowTraffic, waits_in_step};
 
 /// The smallest and the largest factor.
 pub const FACTORS: (f64, f64) = (1.0 / 16.0, 64.0);
+
+/// How many times faster or slower than the middle owner one may become.
+const SHARES: (f64, f64) = (1.0 / 16.0, 16.0);
 
 /// The share of the predicted joules that another window must save to be worth a change: the regret that a choice may have.
 pub const MARGIN: f64 = 0.02;
@@ -25,8 +36,18 @@ const HALVINGS: u32 = 40;
 /// Seconds that are as good as none, beside those of the epoch.
 const ROUNDING: f64 = 1e-9;
 
+/// What one rank asked one owner for in an epoch, and how long the answers took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OwnerFetches {
+    pub owner: PartId,
+    pub requests: u64,
+    pub rows: u64,
+    /// From request to answer, all requests together.
+    pub seconds: f64,
+}
+
 /// What one rank did in an epoch.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankEpoch {
     /// What its plan moved.
     pub windows: Vec<WindowTraffic>,
@@ -36,6 +57,8 @@ pub struct RankEpoch {
     pub step_j: Option<f64>,
     /// Seconds in which training waited for an assembled batch, all steps together.
     pub stall_s: f64,
+    /// By owner; empty where answers are not timed apart, as those of streams.
+    pub fetches: Vec<OwnerFetches>,
 }
 
 /// What an epoch has shown.
@@ -73,12 +96,18 @@ pub struct Adaptation {
     probed: Vec<Coefficients>,
     /// None before the first epoch that showed one.
     factor: Option<f64>,
+    /// By rank and owner, how many times longer than its probe an owner takes beside the rank's other owners.
+    shares: Vec<BTreeMap<PartId, f64>>,
 }
 
 impl Adaptation {
     /// Starts with coefficients that were probed, by rank.
     pub fn new(probed: Vec<Coefficients>) -> Self {
-        Self { probed, factor: None }
+        Self {
+            shares: vec![BTreeMap::new(); probed.len()],
+            probed,
+            factor: None,
+        }
     }
 
     /// How many times longer fetches take than they did in the probe.
@@ -89,10 +118,17 @@ impl Adaptation {
     /// The coefficients for the next epoch, by rank. Joules of fetches are as they were probed.
     pub fn coefficients(&self) -> Vec<Coefficients> {
         let factor = self.fetch_factor();
-        self.probed
-            .iter()
-            .map(|rank| rank.with_slower_fetches(factor))
-            .collect()
+        let slower = |(rank, shares): (&Coefficients, &BTreeMap<PartId, f64>)| {
+            let mut slower = rank.with_slower_fetches(factor);
+            for (owner, share) in shares {
+                if let Some(cost) = slower.owners.get_mut(usize::from(*owner)) {
+                    cost.request_s *= share;
+                    cost.row_s *= share;
+                }
+            }
+            slower
+        };
+        self.probed.iter().zip(&self.shares).map(slower).collect()
     }
 
     /// Learns from an epoch of all ranks, in their order. Steps take what they took in this epoch. The factor of the first
@@ -119,6 +155,9 @@ impl Adaptation {
                 None => newest,
             });
         }
+        for ((shares, rank), probed) in self.shares.iter_mut().zip(epoch).zip(&probed) {
+            learn_shares(shares, &rank.fetches, probed);
+        }
         self.probed = probed;
         Ok(ObservedEpoch {
             predicted_stall_s,
@@ -126,6 +165,32 @@ impl Adaptation {
             factor,
             smoothed: self.fetch_factor(),
         })
+    }
+}
+
+/// Learns how owners compare from how long their answers took, beside what they were probed to take. The middle owner is
+/// as it was probed.
+fn learn_shares(shares: &mut BTreeMap<PartId, f64>, fetches: &[OwnerFetches], probed: &Coefficients) {
+    let mut ratios: Vec<(PartId, f64)> = Vec::new();
+    for fetched in fetches {
+        let Some(cost) = probed.owners.get(usize::from(fetched.owner)) else {
+            continue;
+        };
+        let expected_s = cost.request_s * fetched.requests as f64 + cost.row_s * fetched.rows as f64;
+        let ratio = fetched.seconds / expected_s;
+        if ratio.is_finite() && ratio > 0.0 {
+            ratios.push((fetched.owner, ratio));
+        }
+    }
+    let mut sorted: Vec<f64> = ratios.iter().map(|(_, ratio)| *ratio).collect();
+    sorted.sort_by(f64::total_cmp);
+    let Some(middle) = sorted.get(sorted.len().saturating_sub(1) / 2).copied() else {
+        return;
+    };
+    for (owner, ratio) in ratios {
+        let newest = (ratio / middle).clamp(SHARES.0, SHARES.1);
+        let share = shares.entry(owner).or_insert(newest);
+        *share = share.powf(1.0 - NEWEST) * newest.powf(NEWEST);
     }
 }
 

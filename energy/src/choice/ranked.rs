@@ -120,6 +120,15 @@ pub(super) fn is_same_setting(one: &Prediction, other: &Prediction) -> bool {
     one.method == other.method && one.budget == other.budget
 }
 
+/// The windows whose schedule is that of `first`: one, or the shortest and the longest of them.
+pub(super) fn windows_of_program(predictions: &[Prediction], first: &Prediction) -> String {
+    let is_same = |one: &&Prediction| is_same_setting(one, first) && one.same_schedule_as == Some(first.window);
+    match predictions.iter().filter(is_same).map(|one| one.window).max() {
+        Some(longest) => format!("{}-{longest}", first.window),
+        None => first.window.to_string(),
+    }
+}
+
 /// A method as a person says it.
 pub(super) fn name(method: &Method) -> String {
     match method.delivery {

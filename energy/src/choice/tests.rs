@@ -325,7 +325,7 @@ fn a_choice_is_written_and_read_again() {
     let stored = std::fs::read_to_string(&path).unwrap();
     std::fs::write(
         &path,
-        stored.replacen("\"format_version\": 1", "\"format_version\": 7", 1),
+        stored.replacen("\"format_version\": 2", "\"format_version\": 7", 1),
     )
     .unwrap();
     assert!(matches!(

@@ -131,6 +131,32 @@ fn dies_are_packages_and_amd_has_no_dram() {
 }
 
 #[test]
+fn four_sockets_of_two_dies_are_eight_packages_in_any_order() {
+    let tree = Tree::new();
+    for index in 0..8u32 {
+        // The kernel numbers zones as it finds them.
+        let (socket, die) = ((7 - index) / 2, (7 - index) % 2);
+        tree.zone(
+            &format!("intel-rapl/intel-rapl:{index}"),
+            &format!("package-{socket}-die-{die}"),
+            0,
+        );
+    }
+    let mut rapl = tree.open();
+    let clock = ManualClock::default();
+    rapl.sample(&clock, true);
+    for index in 0..8u64 {
+        tree.set(&format!("intel-rapl/intel-rapl:{index}"), (index + 1) * 1_000_000);
+    }
+    clock.set(1.0);
+    rapl.sample(&clock, true);
+    let expected: Vec<(String, f64)> = (0..8u32)
+        .map(|place| (format!("package-{}-die-{}", place / 2, place % 2), f64::from(8 - place)))
+        .collect();
+    assert_eq!(joules(&rapl, 1.0), expected);
+}
+
+#[test]
 fn a_package_that_shows_twice_is_taken_once() {
     let tree = Tree::new();
     tree.zone("intel-rapl-mmio/intel-rapl-mmio:0", "package-0", 0)
@@ -229,6 +255,33 @@ fn a_counter_that_stands_still_has_no_figure_and_says_why() {
     rapl.sample(&clock, false);
     assert_eq!(rapl.frozen(), None);
     assert_eq!(joules(&rapl, 10.0), [("package-0".to_owned(), 70.0)]);
+}
+
+#[test]
+fn a_second_without_a_move_is_enough_and_one_still_socket_is_a_warning() {
+    let tree = Tree::new();
+    tree.zone("intel-rapl:0", "package-0", 0)
+        .zone("intel-rapl:1", "package-1", 0);
+    let mut rapl = tree.open();
+    let clock = ManualClock::default();
+    rapl.sample(&clock, true);
+    clock.set(0.9);
+    rapl.sample(&clock, false);
+    assert_eq!(rapl.frozen(), None);
+    clock.set(1.0);
+    rapl.sample(&clock, false);
+    assert!(matches!(rapl.frozen(), Some(RaplUnavailable::NeverMoves { .. })));
+    tree.set("intel-rapl:0", 5_000_000);
+    clock.set(1.05);
+    rapl.sample(&clock, false);
+    assert_eq!(rapl.frozen(), None);
+    let [warning] = &rapl.report().warnings[..] else {
+        panic!("{:?}", rapl.report());
+    };
+    assert!(warning.to_string().contains("package-1"), "{warning}");
+    tree.set("intel-rapl:1", 1);
+    rapl.sample(&clock, false);
+    assert!(rapl.report().warnings.is_empty());
 }
 
 #[test]

@@ -135,6 +135,55 @@ fn a_domain_that_never_moved_is_not_there() {
 }
 
 #[test]
+fn a_socket_that_stands_still_beside_one_that_moves_leaves_the_sum_to_the_estimate() {
+    let mut still = state("package-1", DomainKind::Package, Quality::Measured, 0.0);
+    still.live = false;
+    let guess = |joules| state("cpu-estimate", DomainKind::Estimate, Quality::Estimated, joules);
+    let window = |extra: [Option<DomainState>; 2]| {
+        let [before, after] = [(1.0, 1.0), (2.0, 9.0)].map(|(at_s, joules)| {
+            let domains = [Some(package(joules)), Some(still.clone())].into_iter().flatten();
+            (at_s, domains.collect::<Vec<_>>())
+        });
+        let [guess_before, guess_after] = extra;
+        let earlier = snapshot(before.0, before.1.into_iter().chain(guess_before).collect());
+        snapshot(after.0, after.1.into_iter().chain(guess_after).collect()).since(&earlier)
+    };
+    let with_guess = window([Some(guess(0.0)), Some(guess(20.0))]).total();
+    assert_eq!(
+        (with_guess.joules, with_guess.quality),
+        (Some(20.0), Quality::Estimated)
+    );
+    let alone = window([None, None]).total();
+    assert_eq!((alone.joules, alone.quality), (None, Quality::Unavailable));
+    assert_eq!(keys(&alone.missing), [DomainKey::new("host", "package-1")]);
+}
+
+#[test]
+fn what_is_skipped_is_in_neither_the_energy_nor_the_time() {
+    let dram = |joules| state("package-0/dram", DomainKind::Dram, Quality::Measured, joules);
+    let at = |at_s, joules| snapshot(at_s, vec![package(joules), dram(joules / 10.0)]);
+    let (start, from, to, end) = (at(10.0, 100.0), at(12.0, 120.0), at(17.0, 400.0), at(20.0, 450.0));
+    let skipped = to.since(&from);
+    let rest = end.since(&start.skipping(&from, &to));
+    assert_eq!((rest.duration_s, rest.cpu_s), (5.0, 10.0));
+    assert_eq!(rest.total().joules, Some(77.0));
+    let whole = end.since(&start);
+    assert_eq!(whole.duration_s, rest.duration_s + skipped.duration_s);
+    assert_eq!(
+        whole.total().joules,
+        rest.total()
+            .joules
+            .zip(skipped.total().joules)
+            .map(|(rest, skipped)| rest + skipped)
+    );
+
+    // A gap belongs to where it was.
+    let with_hole = |at_s, joules| snapshot(at_s, vec![with_gap(package(joules), 5.0)]);
+    let rest = with_hole(20.0, 450.0).since(&at(10.0, 100.0).skipping(&at(12.0, 120.0), &with_hole(17.0, 120.0)));
+    assert_eq!((rest.domains[0].joules, rest.domains[0].gap_s), (Some(350.0), 0.0));
+}
+
+#[test]
 fn a_domain_that_starts_to_move_counts_from_the_first_reading() {
     let mut still = package(0.0);
     still.live = false;
@@ -244,6 +293,10 @@ fn what_lies_inside_another_domain_is_not_summed() {
     .total();
     assert_eq!((total.joules, total.quality), (Some(150.0), Quality::Integrated));
     assert_eq!(names(&total), ["gpu/x", "package-0/dram", "package-0"]);
+    assert_eq!(
+        keys(&total.shown),
+        ["package-0/core", "package-0/uncore", "psys"].map(|domain| DomainKey::new("a", domain))
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `greengnn tune --calibrate`: some windows are run, and what they cost corrects the order of all.
 
-use greengnn_energy::calibration::{Calibration, CalibrationOptions, MeasuredCost, Setting};
+use greengnn_energy::calibration::{Calibration, CalibrationError, CalibrationOptions, MeasuredCost, Setting};
 use greengnn_energy::choice::{Choice, Prediction};
 use greengnn_energy::simulator::RepeatedRuns;
 
@@ -12,13 +12,14 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Runs `windows` of every method and budget, learns, keeps the calibration, and orders the candidates by it.
 pub(super) fn run(tune: &Tune, chosen: Chosen, windows: &[u32]) -> Result<Choice, Failure> {
-    let choice = chosen.choice;
+    let choice = &chosen.choice;
     let settings: Vec<&[Prediction]> = choice.settings().collect();
     let mut candidates = Vec::new();
     for predictions in &settings {
         candidates.extend(of_windows(predictions, windows).map(|prediction| CandidateRun {
             config: &tune.config,
             prediction,
+            profile: &chosen.profile,
         }));
     }
     let costs = tune.runs().costs(&candidates)?;
@@ -31,7 +32,17 @@ pub(super) fn run(tune: &Tune, chosen: Chosen, windows: &[u32]) -> Result<Choice
         first += ran.len();
         learnt_from.push(setting);
     }
-    let calibration = Calibration::learn(&learnt_from, CalibrationOptions::default(), chosen.profile.fingerprint)?;
+    let fingerprint = chosen.profile.fingerprint.clone();
+    let calibration = match Calibration::learn(&learnt_from, CalibrationOptions::default(), fingerprint) {
+        Err(CalibrationError::NothingToLearn) => {
+            eprintln!(
+                "calibration: {}; the simulator decides alone",
+                CalibrationError::NothingToLearn
+            );
+            return Ok(chosen.choice);
+        }
+        learnt => learnt?,
+    };
     calibration.save(&tune.folder.calibration_path())?;
     let judged = calibration.leave_one_out;
     eprintln!(
@@ -42,7 +53,7 @@ pub(super) fn run(tune: &Tune, chosen: Chosen, windows: &[u32]) -> Result<Choice
         judged.learnt_wrong,
         if calibration.is_used { "used" } else { "not used" }
     );
-    Ok(choice.calibrated(&calibration)?)
+    Ok(chosen.choice.calibrated(&calibration)?)
 }
 
 /// The predictions of the windows that are run: of those that are one program the first.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write;
 
-use greengnn_energy::choice::{Candidates, Choice, Prediction};
+use greengnn_energy::choice::{Choice, Prediction};
 use greengnn_energy::quality::Quality;
 use greengnn_energy::simulator::{Configuration, RepeatedRuns, evaluate};
 use serde::Serialize;
@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::runs::{CandidateRun, Costs, EpochCost};
 use super::{CliResult, Tune};
 use crate::config::TrainConfig;
+use crate::work::Chosen;
 
 /// A regret below this is none, however well it was measured.
 const ACCEPTED_REGRET: f64 = 0.02;
@@ -67,23 +68,24 @@ pub(super) fn run(tune: &Tune) -> CliResult {
             ..tune.config.clone()
         })
         .collect();
-    let mut choices: Vec<(&TrainConfig, Choice)> = Vec::new();
+    let mut choices: Vec<(&TrainConfig, Chosen)> = Vec::new();
     for config in &configs {
         config.check()?;
-        let candidates = Candidates {
-            ..tune.candidates.clone()
-        };
-        choices.push((config, tune.choose(config, candidates)?.choice));
+        choices.push((config, tune.choose(config, tune.candidates.clone())?));
     }
     let mut candidates = Vec::new();
-    for (config, choice) in &choices {
+    for (config, Chosen { choice, profile, .. }) in &choices {
         let programs = choice.predictions.iter().filter(|one| one.same_schedule_as.is_none());
-        candidates.extend(programs.map(|prediction| CandidateRun { config, prediction }));
+        candidates.extend(programs.map(|prediction| CandidateRun {
+            config,
+            prediction,
+            profile,
+        }));
     }
     let costs = tune.runs().costs(&candidates)?;
     let mut first = 0;
     let mut evaluated = Vec::new();
-    for (config, choice) in &choices {
+    for (config, Chosen { choice, .. }) in &choices {
         for predictions in choice.settings() {
             evaluated.push(of_setting(config, choice, predictions, &costs, &mut first));
         }

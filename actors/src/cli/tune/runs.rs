@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use greengnn_energy::choice::Prediction;
+use greengnn_energy::profile::Profile;
 use greengnn_energy::quality::Quality;
 use greengnn_model::rng::{mix_words, shuffle};
 use serde::Serialize;
@@ -12,7 +13,7 @@ use super::title;
 use crate::config::{TrainConfig, Window};
 use crate::launcher::{self, LaunchError, LocalRun};
 use crate::report::summary::RunSummary;
-use crate::work::Work;
+use crate::work::{Known, Work};
 
 /// Keeps the draws of the order apart from all others.
 const ORDER: u64 = 0x7475_6e65_0000;
@@ -56,6 +57,8 @@ pub struct Runs<'a> {
 pub struct CandidateRun<'a> {
     pub config: &'a TrainConfig,
     pub prediction: &'a Prediction,
+    /// What the prediction rests on, with which the run plans too.
+    pub profile: &'a Profile,
 }
 
 impl Runs<'_> {
@@ -72,7 +75,8 @@ impl Runs<'_> {
         shuffle(mix_words(&[ORDER, seed]), &mut order);
         let mut found: BTreeMap<(usize, u32), EpochCost> = BTreeMap::new();
         for (number, (candidate, repeat)) in order.iter().enumerate() {
-            let CandidateRun { config, prediction } = &candidates[*candidate];
+            let run = &candidates[*candidate];
+            let CandidateRun { config, prediction, .. } = run;
             eprintln!(
                 "run {} of {}: {} ({}) at {}, window {}, batch size {}, repeat {repeat}",
                 number + 1,
@@ -83,7 +87,7 @@ impl Runs<'_> {
                 prediction.window,
                 config.batch_size,
             );
-            found.insert((*candidate, *repeat), self.cost(config, prediction, *repeat)?);
+            found.insert((*candidate, *repeat), self.cost(run, *repeat)?);
         }
         let mut costs = Costs::new();
         for ((candidate, _), cost) in found {
@@ -92,7 +96,12 @@ impl Runs<'_> {
         Ok(costs)
     }
 
-    fn cost(&self, config: &TrainConfig, prediction: &Prediction, repeat: u32) -> Result<EpochCost, LaunchError> {
+    fn cost(&self, run: &CandidateRun<'_>, repeat: u32) -> Result<EpochCost, LaunchError> {
+        let CandidateRun {
+            config,
+            prediction,
+            profile,
+        } = run;
         let folder = tempfile::tempdir().map_err(|source| LaunchError::Start {
             what: "a folder for the run".to_owned(),
             source,
@@ -104,9 +113,12 @@ impl Runs<'_> {
                 budget: prediction.budget.to_string(),
                 window: Window::Steps(prediction.window),
                 seed: config.seed.wrapping_add(u64::from(repeat)),
-                ..config.clone()
+                ..(*config).clone()
             },
-            work: Work::default(),
+            work: Work::Train(Known {
+                profile: Some(Box::new((*profile).clone())),
+                ..Known::default()
+            }),
             parts: self.parts.to_owned(),
             machines: self.machines,
             out: Some(folder.path().join("run")),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::standings::Row;
+use super::standings::{MixedQuality, Row};
 
 /// The policy that the others are held against: DistDGL's way, as in the paper.
 pub const BASELINE: &str = "on-demand";
@@ -16,25 +16,26 @@ pub struct Change {
     /// The name of the column.
     pub name: String,
     /// In percent of the baseline's mean; negative is less. None if one of the two is not known, if they are energies of
-    /// different quality, or if the baseline's is not positive.
+    /// different quality and that was not asked for, or if the baseline's is not positive.
     pub percent: Option<f64>,
     /// Whether the two intervals lie apart. None without intervals.
     pub distinguishable: Option<bool>,
 }
 
 /// The changes of `row` against `baseline`, in the order of [`CHANGED`].
-pub fn against(baseline: &Row, row: &Row) -> Vec<Change> {
-    CHANGED.map(|name| change(baseline, row, name)).into()
+pub fn against(baseline: &Row, row: &Row, mixed: MixedQuality) -> Vec<Change> {
+    CHANGED.map(|name| change(baseline, row, name, mixed)).into()
 }
 
-fn change(baseline: &Row, row: &Row, name: &str) -> Change {
+fn change(baseline: &Row, row: &Row, name: &str, mixed: MixedQuality) -> Change {
     let known = |row: &Row| {
         let figure = row.figure(name)?;
         Some((figure.estimate?, figure.quality))
     };
     let pair = known(baseline)
         .zip(known(row))
-        .filter(|((base, base_quality), (_, quality))| base_quality == quality && base.mean > 0.0);
+        .filter(|((_, base_quality), (_, quality))| base_quality == quality || mixed == MixedQuality::Allowed)
+        .filter(|((base, _), _)| base.mean > 0.0);
     Change {
         name: name.to_owned(),
         percent: pair.map(|((base, _), (own, _))| (own.mean / base.mean - 1.0) * 100.0),
@@ -43,13 +44,13 @@ fn change(baseline: &Row, row: &Row, name: &str) -> Change {
 }
 
 /// Gives every row its changes, where its batch size has a baseline. The baseline itself has none.
-pub fn add_changes(rows: &mut [Row]) {
+pub fn add_changes(rows: &mut [Row], mixed: MixedQuality) {
     for block in rows.chunk_by_mut(|a, b| a.batch_size == b.batch_size) {
         let Some(baseline) = block.iter().find(|row| row.policy == BASELINE).cloned() else {
             continue;
         };
         for row in block.iter_mut().filter(|row| row.policy != BASELINE) {
-            row.changes = against(&baseline, row);
+            row.changes = against(&baseline, row, mixed);
         }
     }
 }

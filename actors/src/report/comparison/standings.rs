@@ -170,7 +170,8 @@ pub enum Standing {
 pub struct Figure {
     /// The name of its column.
     pub name: String,
-    /// None if a repeat has no value, or if energies of different quality would have to be averaged.
+    /// None if a repeat has no value, or if energies of different quality would have to be averaged and this was not asked
+    /// for.
     pub estimate: Option<Estimate>,
     /// Of an energy: the worst of the repeats. None if there is no such energy, as of a GPU that took no part.
     pub quality: Option<Quality>,
@@ -224,26 +225,35 @@ pub struct Standings {
     pub notes: Vec<String>,
 }
 
+/// Whether energies of different quality are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MixedQuality {
+    /// They are not, and it is said.
+    Refused,
+    /// They are, as was asked for, and it is said. A mean has the worst quality of its runs.
+    Allowed,
+}
+
 /// Makes the table. Runs of one combination must stand next to each other.
-pub fn of(runs: &[CellRun]) -> Standings {
+pub fn of(runs: &[CellRun], mixed: MixedQuality) -> Standings {
     let same = |a: &CellRun, b: &CellRun| key(&a.cell) == key(&b.cell);
-    let mut rows: Vec<Row> = runs.chunk_by(same).map(row).collect();
+    let mut rows: Vec<Row> = runs.chunk_by(same).map(|runs| row(runs, mixed)).collect();
     let mut notes = Vec::new();
     if rows.iter().any(|row| row.repeats < 2) {
         notes.push("a single run has no interval, so nothing is compared; ask for at least 2 repeats".to_owned());
     }
     for block in rows.chunk_by_mut(|a, b| a.batch_size == b.batch_size) {
         for (index, column) in COLUMNS.iter().enumerate().filter(|(_, column)| !column.is_bound) {
-            if let Some(note) = compare(block, index, column) {
+            if let Some(note) = compare(block, index, column, mixed) {
                 notes.push(note);
             }
         }
     }
-    changes::add_changes(&mut rows);
+    changes::add_changes(&mut rows, mixed);
     Standings { rows, notes }
 }
 
-fn row(runs: &[CellRun]) -> Row {
+fn row(runs: &[CellRun], mixed: MixedQuality) -> Row {
     let cell = &runs[0].cell;
     Row {
         batch_size: cell.batch_size,
@@ -252,31 +262,35 @@ fn row(runs: &[CellRun]) -> Row {
         window: cell.window,
         budget_rows: runs.iter().map(|run| run.summary.budget_rows).max().unwrap_or(0),
         repeats: runs.len() as u32,
-        figures: COLUMNS.iter().map(|column| figure(column, runs)).collect(),
+        figures: COLUMNS.iter().map(|column| figure(column, runs, mixed)).collect(),
         changes: Vec::new(),
     }
 }
 
-fn figure(column: &Column, runs: &[CellRun]) -> Figure {
+fn figure(column: &Column, runs: &[CellRun], mixed: MixedQuality) -> Figure {
     let readings: Vec<_> = runs.iter().map(column.value).collect();
     let values: Option<Vec<f64>> = readings.iter().map(|reading| reading.value).collect();
-    let one_quality = readings.iter().all(|reading| reading.quality == readings[0].quality);
+    let may_be_averaged =
+        mixed == MixedQuality::Allowed || readings.iter().all(|reading| reading.quality == readings[0].quality);
     Figure {
         name: column.name.to_owned(),
-        estimate: values.filter(|_| one_quality).and_then(|values| Estimate::of(&values)),
+        estimate: values
+            .filter(|_| may_be_averaged)
+            .and_then(|values| Estimate::of(&values)),
         quality: readings.iter().filter_map(|reading| reading.quality).max(),
         standing: Standing::NotCompared,
     }
 }
 
 /// Says of every figure of a column how it stands, or why none is compared.
-fn compare(block: &mut [Row], index: usize, column: &Column) -> Option<String> {
+fn compare(block: &mut [Row], index: usize, column: &Column, mixed: MixedQuality) -> Option<String> {
     let figures = || block.iter().map(|row| &row.figures[index]);
     if block.len() < 2 || figures().all(|figure| figure.estimate.is_none()) {
         return None;
     }
     let first_quality = figures().next().and_then(|figure| figure.quality);
-    if column.unit == Unit::Joules && figures().any(|figure| figure.quality != first_quality) {
+    let is_mixed = column.unit == Unit::Joules && figures().any(|figure| figure.quality != first_quality);
+    if is_mixed && mixed == MixedQuality::Refused {
         return Some(format!(
             "{} energy at batch size {}: the figures have different quality and are not compared",
             column.head, block[0].batch_size
@@ -309,7 +323,12 @@ fn compare(block: &mut [Row], index: usize, column: &Column) -> Option<String> {
             .iter_mut()
             .for_each(|row| row.figures[index].standing = Standing::NotCompared);
     }
-    None
+    is_mixed.then(|| {
+        format!(
+            "{} energy at batch size {}: figures of different quality are compared, as was asked for",
+            column.head, block[0].batch_size
+        )
+    })
 }
 
 /// `1.23 kJ ± 40 J estimated *`: the mean, half its interval, the quality of an energy, and the mark of its standing.

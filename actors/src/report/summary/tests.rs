@@ -1,7 +1,25 @@
 use greengnn_energy::device::Joules;
+use greengnn_energy::domain::{DomainKey, DomainKind};
 use serde_json::Value;
 
 use super::*;
+
+/// One package, and a platform around it that draws twice as much.
+fn domains(energy_j: Option<f64>, quality: Quality) -> Vec<DomainJoules> {
+    let domain = |name: &str, kind: DomainKind, scale: f64| DomainJoules {
+        key: DomainKey::new("host", name),
+        kind,
+        counted: kind.counts_in_total(),
+        energy: Joules {
+            joules: energy_j.map(|joules| joules * scale),
+            quality,
+        },
+    };
+    vec![
+        domain("package-0", DomainKind::Package, 1.0),
+        domain("psys", DomainKind::Psys, 2.0),
+    ]
+}
 
 /// A run of two epochs whose figures are all different, so that a mix-up shows.
 pub(crate) fn sample() -> RunSummary {
@@ -38,6 +56,15 @@ pub(crate) fn sample() -> RunSummary {
             }),
             ..DeviceEnergy::default()
         },
+        energy_by_domain: domains(energy_j, quality),
+    };
+    let metered = |wall_s, cpu_s, joules, quality| MeteredSummary {
+        wall_s,
+        cpu_s,
+        energy_j: Some(joules),
+        energy_quality: quality,
+        energy_by_device: DeviceEnergy::default(),
+        energy_by_domain: domains(Some(joules), quality),
     };
     let epoch = |epoch: u32, loss, period: PeriodSummary| EpochSummary {
         epoch,
@@ -65,6 +92,12 @@ pub(crate) fn sample() -> RunSummary {
         device: "cpu".into(),
         cpu_fingerprint: "x86_64 avx2 32K/1M/32M".into(),
         seed: 1,
+        idle: Some(metered(5.0, 0.125, 60.0, Quality::Estimated)),
+        probing: None,
+        presampling: PresamplingSummary {
+            cpu_s: 0.875,
+            first_epoch: Some(metered(0.75, 0.5, 40.0, Quality::Measured)),
+        },
         epochs: vec![
             epoch(0, 2.5, period(4, Quality::Estimated, Some(200.0))),
             epoch(1, 1.25, period(2, Quality::Measured, Some(100.0))),
@@ -80,6 +113,14 @@ pub(crate) fn sample() -> RunSummary {
         bound_by: "bound by compute".into(),
         row_bound: None,
         gpu_clocks: None,
+        meters: vec![MeterSources {
+            host: "host".into(),
+            machine: "machine-0".into(),
+            sources: vec![
+                SourceReport::new("estimate", Quality::Estimated, "from the use of 2 hardware threads"),
+                SourceReport::new("rapl", Quality::Unavailable, "no powercap zone"),
+            ],
+        }],
     }
 }
 
@@ -98,6 +139,9 @@ const RUN_NAMES: &[&str] = &[
     "device",
     "cpu_fingerprint",
     "seed",
+    "idle",
+    "presampling",
+    "meters",
     "epochs",
     "setup",
     "evaluation",
@@ -132,6 +176,7 @@ const PERIOD_NAMES: &[&str] = &[
     "energy_j",
     "energy_quality",
     "energy_by_device",
+    "energy_by_domain",
 ];
 
 fn has_names(value: &Value, names: &[&str]) {
@@ -198,6 +243,31 @@ fn a_diverged_loss_is_null_and_comes_back_as_nan() {
     let json: Value = serde_json::from_str(&text).unwrap();
     assert!(json["epochs"][1]["loss"].is_null());
     assert!(RunSummary::from_json(&text).unwrap().epochs[1].loss.is_nan());
+}
+
+#[test]
+fn every_domain_has_a_figure_of_every_part_of_the_run() {
+    let json: Value = serde_json::from_str(&sample().to_json().unwrap()).unwrap();
+    for part in [&json["idle"], &json["presampling"]["first_epoch"], &json["setup"]] {
+        let domain = &part["energy_by_domain"][1];
+        has_names(domain, &["host", "domain", "kind", "counted", "joules", "quality"]);
+        assert_eq!((&domain["domain"], &domain["counted"]), (&"psys".into(), &false.into()));
+    }
+    let whole = sample().whole_run();
+    let joules: Vec<_> = whole
+        .energy_by_domain
+        .iter()
+        .map(|domain| domain.energy.joules)
+        .collect();
+    assert_eq!(joules, [whole.energy_j, whole.energy_j.map(|joules| 2.0 * joules)]);
+    // What was written before there were domains.
+    let mut old = json;
+    old["setup"].as_object_mut().unwrap().remove("energy_by_domain");
+    for name in ["idle", "presampling", "meters"] {
+        old.as_object_mut().unwrap().remove(name);
+    }
+    let old = RunSummary::from_json(&old.to_string()).unwrap();
+    assert_eq!((old.idle, old.presampling), (None, PresamplingSummary::default()));
 }
 
 #[test]

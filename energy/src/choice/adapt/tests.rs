@@ -65,6 +65,7 @@ fn epoch_of(ranks: &[Asked], step_s: f64) -> Vec<RankEpoch> {
         step_s,
         step_j: Some(3.0),
         stall_s: 0.0,
+        fetches: Vec::new(),
     };
     ranks.iter().map(rank).collect()
 }
@@ -220,4 +221,37 @@ proptest! {
         let near = [(1, 100.0), (2, 100.0 * (1.0 - margin * 0.99))];
         prop_assert_eq!((next_window(1, &near, margin), next_window(2, &near, margin)), (1, 2));
     }
+}
+
+/// Fetches whose answers took so many times as long as they were probed to, by owner.
+fn fetches(slowness: &[f64]) -> Vec<OwnerFetches> {
+    let fetch = |(owner, slowness): (PartId, &f64)| OwnerFetches {
+        owner,
+        requests: 10,
+        rows: 1000,
+        seconds: slowness * (10.0 * 0.01 + 1000.0 * 1e-4),
+    };
+    (0..).zip(slowness).map(fetch).collect()
+}
+
+#[test]
+fn an_owner_that_answers_more_slowly_than_the_others_costs_more_time() {
+    let mut adaptation = two_ranks();
+    let mut epoch = exposed();
+    epoch[0].fetches = fetches(&[2.0, 2.0, 8.0]);
+    adaptation.observe(&epoch).unwrap();
+    let [one, other] = &adaptation.coefficients()[..] else {
+        panic!("there are two ranks");
+    };
+    let slower = |rank: &Coefficients| rank.owners[2].row_s / rank.owners[1].row_s;
+    assert!((slower(one) - 4.0).abs() < 1e-9, "{}", slower(one));
+    assert_eq!(slower(other), 1.0);
+    assert_eq!(one.owners[2].row_j, one.owners[1].row_j);
+    // An epoch like the probe halves the distance; nonsense changes nothing.
+    epoch[0].fetches = fetches(&[1.0, 1.0, 1.0]);
+    adaptation.observe(&epoch).unwrap();
+    assert!((slower(&adaptation.coefficients()[0]) - 2.0).abs() < 1e-9);
+    epoch[0].fetches = fetches(&[f64::NAN, -1.0, 0.0]);
+    adaptation.observe(&epoch).unwrap();
+    assert!((slower(&adaptation.coefficients()[0]) - 2.0).abs() < 1e-9);
 }

@@ -12,7 +12,7 @@ fn standing(standings: &Standings, batch_size: u32, label: &str, column: &str) -
 
 #[test]
 fn lines_are_means_over_repeats_in_the_order_of_the_cells() {
-    let standings = of(&runs());
+    let standings = of(&runs(), MixedQuality::Refused);
     let labels: Vec<_> = standings
         .rows
         .iter()
@@ -38,7 +38,7 @@ fn the_best_is_marked_and_what_overlaps_it_is_not_told_from_it() {
         run.summary.epochs[0].period.wall_s = budget + 0.02 * f64::from(run.cell.repeat);
         run.summary.test_accuracy = Some(if run.cell.budget.is_some() { 0.5 } else { 0.75 });
     }
-    let standings = of(&runs);
+    let standings = of(&runs, MixedQuality::Refused);
     for batch in [500, 1000] {
         assert_eq!(standing(&standings, batch, "bulk 5%", "epoch_s"), Standing::Best);
         assert_eq!(
@@ -66,7 +66,7 @@ fn energies_of_different_quality_are_not_compared_and_it_is_said() {
     {
         run.summary.epochs[0].period.energy_quality = Quality::Measured;
     }
-    let standings = of(&runs);
+    let standings = of(&runs, MixedQuality::Refused);
     for label in ["on-demand", "bulk 5%", "bulk 64MiB"] {
         assert_eq!(standing(&standings, 500, label, "total_j"), Standing::NotCompared);
         assert_ne!(standing(&standings, 1000, label, "total_j"), Standing::NotCompared);
@@ -78,10 +78,45 @@ fn energies_of_different_quality_are_not_compared_and_it_is_said() {
 }
 
 #[test]
+fn energies_of_different_quality_are_compared_when_asked_for_and_it_is_said() {
+    let mut runs = runs();
+    for (index, run) in runs.iter_mut().enumerate() {
+        if run.cell.batch_size == 500 && run.cell.policy == "on-demand" {
+            run.summary.epochs[0].period.energy_quality = Quality::Measured;
+        } else if index % 2 == 0 {
+            run.summary.setup.energy_quality = Quality::Integrated;
+        }
+    }
+    let standings = of(&runs, MixedQuality::Allowed);
+    for label in ["on-demand", "bulk 5%", "bulk 64MiB"] {
+        assert_ne!(standing(&standings, 500, label, "total_j"), Standing::NotCompared);
+    }
+    assert_eq!(
+        standings.notes,
+        ["total energy at batch size 500: figures of different quality are compared, as was asked for"]
+    );
+    let row = row_of(&standings, 500, "bulk 5%");
+    let figure = row.figure("total_j").unwrap();
+    assert!(
+        figure_text(figure, Unit::Joules).contains("estimated"),
+        "the worst of its runs"
+    );
+    let change = row.changes.iter().find(|change| change.name == "total_j").unwrap();
+    assert!(change.percent.is_some());
+    let refused = of(&runs, MixedQuality::Refused);
+    let row = row_of(&refused, 500, "bulk 5%");
+    assert!(
+        row.changes
+            .iter()
+            .any(|change| change.name == "total_j" && change.percent.is_none())
+    );
+}
+
+#[test]
 fn repeats_of_different_quality_have_no_mean() {
     let mut runs = runs();
     runs[0].summary.epochs[0].period.energy_quality = Quality::Measured;
-    let standings = of(&runs);
+    let standings = of(&runs, MixedQuality::Refused);
     let figure = row_of(&standings, 500, "on-demand").figure("total_j").unwrap();
     assert_eq!((figure.estimate, figure.quality), (None, Some(Quality::Estimated)));
     assert_eq!(figure_text(figure, Unit::Joules), "of mixed quality");
@@ -93,7 +128,7 @@ fn an_energy_that_is_not_known_is_not_zero() {
     let mut runs = runs();
     runs[1].summary.setup.energy_j = None;
     runs[1].summary.setup.energy_quality = Quality::Unavailable;
-    let standings = of(&runs);
+    let standings = of(&runs, MixedQuality::Refused);
     let figure = row_of(&standings, 500, "on-demand").figure("total_j").unwrap();
     assert_eq!(figure_text(figure, Unit::Joules), "unavailable");
     assert!(standings.notes.iter().any(|note| note.contains("total energy")));
@@ -102,7 +137,7 @@ fn an_energy_that_is_not_known_is_not_zero() {
 #[test]
 fn a_single_run_is_compared_with_nothing() {
     let single: Vec<_> = runs().into_iter().filter(|run| run.cell.repeat == 0).collect();
-    let standings = of(&single);
+    let standings = of(&single, MixedQuality::Refused);
     let mut figures = standings.rows.iter().flat_map(|row| &row.figures);
     assert!(figures.all(|figure| figure.standing == Standing::NotCompared));
     assert!(standings.notes[0].contains("at least 2 repeats"));
