@@ -200,6 +200,7 @@ fn a_wrong_cookie_lets_nobody_in() {
     let said = failed(supervisor);
     assert!(said.contains("0 of 4 machines had joined"), "{said}");
     assert!(said.contains("missing parts: 0, 1, 2, 3"), "{said}");
+    assert!(!cluster.path("run").exists(), "a run without machines has no folder");
 }
 
 #[test]
@@ -213,6 +214,20 @@ fn a_machine_without_cookie_or_parts_or_supervisor_says_so() {
     assert!(said.contains("no-such-cookie"), "{said}");
     let said = failed(cluster.start("cookie", &arguments));
     assert!(said.contains("127.0.0.1:1"), "{said}");
+    let unknown = ["machine", "--join", "supervisor.invalid:1", "--join-within", "1"];
+    let said = failed(cluster.start("cookie", &[&unknown[..], &["--parts", text(&folder)]].concat()));
+    assert_eq!(
+        said.matches("supervisor.invalid:1 is not known yet").count(),
+        1,
+        "{said}"
+    );
+    let malformed = ["machine", "--join", "nonsense", "--parts", text(&folder)];
+    let output = cluster.start("cookie", &malformed).finish();
+    let refusal = common::said(&output);
+    assert!(
+        !output.status.success() && refusal.contains("nonsense has no port"),
+        "{refusal}"
+    );
     let empty = cluster.folder("empty", &[]);
     let said = failed(cluster.start("cookie", &[&join[..], &["--parts", text(&empty)]].concat()));
     assert!(said.contains("holds no part"), "{said}");

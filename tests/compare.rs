@@ -141,6 +141,8 @@ fn what_cannot_be_compared_is_refused_before_anything_runs() {
         ("--repeats", "0", "repeats must be at least 1"),
         ("--windows", "4,4", "windows names 4 twice"),
         ("--keep-trace", "traces", "keep them with `train`"),
+        ("--communication", "push-pull", "push-pull is no policy"),
+        ("--policies", "bulk,push-pull", "`train --communication push-pull`"),
     ] {
         let error = fails(&["compare", text(parts), "--out", text(&out), flag, value]);
         assert!(error.contains(said), "{error}");

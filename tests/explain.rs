@@ -111,6 +111,81 @@ fn flags_that_would_be_ignored_are_refused() {
     assert!(error.contains("go with --explain"), "{error}");
     let error = fails(&["plan", text(parts), "--explain", "--policies", "bulky"]);
     assert!(error.contains("there is no policy \"bulky\""), "{error}");
+    let output = common::greengnn(&["plan", text(parts), "--explain", "--budgets", "5%,10%"]);
+    let error = common::said(&output);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{error}");
+    assert!(error.contains("'--explain' cannot be used with '--budgets"), "{error}");
+}
+
+#[test]
+fn a_run_is_explained_as_its_file_says_unless_flags_say_otherwise() {
+    let _serial = serial();
+    let parts = tiny_parts(2_000, 4);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.toml");
+    let sampling = "epochs = 2\nbatch-size = 64\nfanouts = [5, 3]\n";
+    let cache = "policy = \"two-level\"\nbudget = \"10%\"\ndevice-budget = \"4%\"\nwindow = 4\nrow-type = \"f16\"\n";
+    let scores = "vip-weight = 0.5\npresample-epochs = 3\nnetwork-cost = 2.0\nhidden = 8\nmachines = 1\n";
+    std::fs::write(&file, [sampling, cache, scores].concat()).unwrap();
+    let from_file = ["--config", text(&file)];
+    let explain = |flags: &[&str]| -> Value {
+        let explain = [
+            "plan",
+            text(parts),
+            "--explain",
+            "--json",
+            "--policies",
+            "two-level,window",
+        ];
+        serde_json::from_str(&succeeds(&[&explain, &from_file[..], flags].concat())).unwrap()
+    };
+    let explained = explain(&[]);
+    assert_eq!(explained["budget"], "10%");
+    for (place, flags) in [&[][..], &["--policy", "window", "--device-budget", "0"]]
+        .iter()
+        .enumerate()
+    {
+        let run = train(parts, &[&from_file, *flags].concat()).summary;
+        let prices = &explained["policies"][place];
+        for count in ["feature_requests", "feature_rows", "feature_bytes"] {
+            assert_eq!(prices["setup"][count], run["setup"][count], "{flags:?}: {count}");
+            let epochs = run["epochs"].as_array().unwrap();
+            let training: u64 = epochs.iter().map(|epoch| number(&epoch[count])).sum();
+            assert_eq!(number(&prices["training"][count]), training, "{flags:?}: {count}");
+        }
+        let sampled = number(&explained["setup"]["sample_requests"]) + number(&prices["setup"]["sample_requests"]);
+        assert_eq!(number(&run["setup"]["sample_requests"]), sampled, "{flags:?}");
+    }
+    let overridden = explain(&["--budget", "20%", "--window", "2"]);
+    assert_eq!(
+        (&overridden["budget"], &overridden["window"]),
+        (&"20%".into(), &2.into())
+    );
+}
+
+#[test]
+fn one_trace_says_too_little_for_policies_that_rank_rows() {
+    let _serial = serial();
+    let parts = tiny_parts(2_000, 4);
+    for (policy, scores) in [
+        ("degree", "out-degrees"),
+        ("presample", "presampled epochs"),
+        ("vip", "probability"),
+    ] {
+        let error = fails(&["plan", text(parts), "--trace", "x.trace", "--policy", policy]);
+        for words in [policy, scores, "--traces", "--explain"] {
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    }
+}
+
+#[test]
+fn the_help_of_locality_says_its_own_number_of_epochs() {
+    let help = succeeds(&["locality", "--help"]);
+    assert!(
+        help.contains("[default: 1]") && !help.contains("[default: 10]"),
+        "{help}"
+    );
 }
 
 #[test]

@@ -50,10 +50,11 @@ fn prices_are_what_a_run_moves_and_never_below_the_bound() {
     let _serial = serial();
     let parts = tiny_parts(2_000, 4);
     let folder = tempfile::tempdir().unwrap();
-    let traces = folder.path().join("traces");
+    let traces_of = |policy: &str| folder.path().join(policy);
     // Evaluation has a trace file of its own. Without a cache it changes nothing; of a cache that looks back only it comes
     // after the first epoch.
     for (policy, epochs) in [("on-demand", 2), ("lru", 1), ("lfu", 1), ("fifo", 1)] {
+        let traces = traces_of(policy);
         let run = train(
             parts,
             &[
@@ -83,7 +84,7 @@ fn prices_are_what_a_run_moves_and_never_below_the_bound() {
         }
     }
     for policy in ["on-demand", "lru", "lfu", "fifo", "epoch", "window", "bulk"] {
-        let prices = price(parts, &traces, 0, policy);
+        let prices = price(parts, &traces_of("lru"), 0, policy);
         let of = |name: &str| number(&prices[name]);
         assert!(of("feature_rows") >= of("fewest_rows"), "{policy}: {prices}");
         assert!(
@@ -165,4 +166,43 @@ fn a_trace_of_another_graph_is_refused() {
     let file = traces.join("epoch-0/rank-1.trace");
     let error = common::fails(&["plan", text(tiny_parts(1_000, 4)), "--trace", text(&file)]);
     assert!(error.contains("rank-1.trace is of another graph"), "{error}");
+}
+
+#[test]
+fn traces_of_two_runs_are_neither_kept_nor_priced_together() {
+    let _serial = serial();
+    let parts = tiny_parts(200, 2);
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["1", "2"].map(|seed| {
+        let traces = folder.path().join(seed);
+        train(
+            parts,
+            &[&FLAGS[..], &["--seed", seed, "--keep-trace", text(&traces)]].concat(),
+        );
+        traces
+    });
+    let out = folder.path().join("run");
+    let again = ["train", text(parts), "--out", text(&out), "--keep-trace", text(&first)];
+    let error = common::fails(&again);
+    assert!(error.contains("is of another run"), "{error}");
+    assert!(!out.exists(), "the run had begun");
+
+    let file = |traces: &Path, epoch: u32| traces.join(format!("epoch-{epoch}/rank-1.trace"));
+    let (one, other) = (file(&first, 0), file(&second, 1));
+    let error = common::fails(&["plan", text(parts), "--trace", text(&one), "--trace", text(&other)]);
+    let said = "the seed is 1 in the one and 2 in the other";
+    for words in [text(&one), text(&other), said] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    let table = ["plan", text(parts), "--traces", text(&first)];
+    let replaced = file(&first, 1);
+    std::fs::copy(&other, &replaced).unwrap();
+    let error = common::fails(&table);
+    for words in [text(&first.join("epoch-0/rank-0.trace")), text(&replaced), said] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    // A rank that has fewer epochs than another.
+    std::fs::remove_file(&replaced).unwrap();
+    let error = common::fails(&table);
+    assert!(error.contains("1 epochs for rank 1, and of 2 for rank 0"), "{error}");
 }

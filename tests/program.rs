@@ -3,7 +3,7 @@
 mod common;
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{ExitStatus, Output};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Running, debian, fails, greengnn, said, serial, succeeds, text, tiny_parts};
@@ -256,15 +256,69 @@ fn with_json_standard_output_is_the_summary_alone() {
         text(tiny_parts(60, 2)),
         "--epochs",
         "1",
+        "--policy",
+        "full",
+        "--budget",
+        "5%",
         "--json",
         "--out",
         text(&out),
     ]);
     assert!(output.status.success(), "{}", said(&output));
+    // Once, by the process that was given the flag.
+    let warning = "warning: --budget changes nothing with policy full\n";
+    assert_eq!(said(&output).matches("warning").count(), 1, "{}", said(&output));
+    assert!(said(&output).starts_with(warning), "{}", said(&output));
     let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     let written: Value = serde_json::from_slice(&std::fs::read(out.join("summary.json")).unwrap()).unwrap();
     assert_eq!(printed, written);
     assert!(said(&output).contains("epoch 1/1"), "{}", said(&output));
+}
+
+#[test]
+fn a_reader_who_has_read_enough_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| text(&folder.path().join(name)).to_owned();
+    let (graph, parts, out) = (place("graph"), place("parts"), place("run"));
+    greengnn_model::synth::SynthSpec::tiny(60)
+        .write(Path::new(&graph))
+        .unwrap();
+    let _serial = serial();
+    let works: [&[&str]; 6] = [
+        &["partition", &graph, "--parts", "2", "--method", "hash", "--out", &parts],
+        &["locality", &parts],
+        &["plan", &parts, "--explain", "--json", "--epochs", "1"],
+        &["train", &parts, "--epochs", "1", "--out", &out],
+        &["--help"],
+        &["doctor", "--json", "--require", "estimated"],
+    ];
+    let doctor = greengnn(works[5]).status;
+    for arguments in works {
+        let closed = || {
+            let (_, writer) = std::io::pipe().unwrap();
+            writer
+        };
+        let mut command = std::process::Command::new(common::PROGRAM);
+        let output = command.args(arguments).stdout(closed()).output().unwrap();
+        let wanted = if arguments[0] == "doctor" {
+            doctor
+        } else {
+            ExitStatus::default()
+        };
+        assert_eq!(output.status, wanted, "{arguments:?}: {}", said(&output));
+        for words in ["panicked", "Broken pipe"] {
+            assert!(!said(&output).contains(words), "{arguments:?}: {}", said(&output));
+        }
+        // Nor is it one on standard error.
+        let status = command.stdout(closed()).stderr(closed()).status().unwrap();
+        let refused = ["partition", "train"].contains(&arguments[0]);
+        assert_eq!(
+            status.code(),
+            if refused { Some(1) } else { wanted.code() },
+            "{arguments:?}"
+        );
+    }
+    assert!(Path::new(&out).join("summary.json").is_file());
 }
 
 #[test]

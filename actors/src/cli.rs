@@ -12,6 +12,7 @@ pub mod explain;
 pub mod import;
 pub mod locality;
 pub mod machine;
+pub mod output;
 pub mod partition;
 pub mod plan;
 pub mod probe;

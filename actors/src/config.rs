@@ -1,6 +1,7 @@
 //! The configuration of a training run: defaults, then the file of `--config`, then the flags.
 
 mod flags;
+pub mod idle;
 mod lower_clocks;
 mod window;
 
@@ -72,14 +73,14 @@ pub struct TrainConfig {
     /// Seconds for which the power of the machines is measured with everything loaded and nothing running, before the run
     /// begins; 0 for not at all. It belongs to no period of the run.
     pub idle_baseline: f64,
-    /// Keep the trace files of a machine under this folder instead of deleting them after use.
+    /// Keep the trace files of a machine under this folder, which must have none yet, instead of deleting them after use.
     pub keep_trace: Option<PathBuf>,
     /// Lower the clocks of GPUs until the first training step: `auto`, those that the ranks train on, or UUIDs.
     pub lower_clocks: Option<LowerClocks>,
     /// And, as an experiment, while all ranks of a machine wait for batches.
     pub lower_clocks_while_waiting: bool,
-    /// Check the parts' files against their checksums, and every remote row of every batch against reads of slots that
-    /// hold nothing.
+    /// Check the parts' files and the frames of lanes against their checksums, and every remote row of every batch against
+    /// reads of slots that hold nothing.
     pub verify: bool,
 }
 
@@ -192,6 +193,22 @@ pub enum ConfigError {
     )]
     RowsApart,
     #[error(
+        "the device budget of {device} is {device_rows} rows of rank {rank}, and the budget of {budget}, of which it is a part, \
+         is {rows}: raise the one or lower the other"
+    )]
+    DeviceAboveBudget {
+        device: String,
+        device_rows: u32,
+        budget: String,
+        rows: u32,
+        rank: Rank,
+    },
+    #[error(
+        "none of the parts 0 to {last} has a node in the split `train`, so that there is nothing to learn from: give the graph \
+         train seeds and cut it anew"
+    )]
+    NoTrainSeeds { last: Rank },
+    #[error(
         "machines must be at most {parts}, the number of parts, found {machines}: each machine trains at least one"
     )]
     TooManyMachines { machines: u32, parts: u16 },
@@ -261,13 +278,13 @@ impl TrainConfig {
         if !(1.0..=1e6).contains(&self.deadline_s) {
             return refuse("deadline-s", "1 to 1,000,000 seconds", self.deadline_s.to_string());
         }
-        if self.lower_clocks_while_waiting && self.lower_clocks.is_none() {
-            let wanted = "given together with lower-clocks, which says whose clocks are lowered";
-            return refuse("lower-clocks-while-waiting", wanted, "it alone".to_owned());
-        }
         if self.idle_baseline != 0.0 && !(1.0..=600.0).contains(&self.idle_baseline) {
             let wanted = "0 for none, or 1 to 600 seconds";
             return refuse("idle-baseline", wanted, self.idle_baseline.to_string());
+        }
+        if self.lower_clocks_while_waiting && self.lower_clocks.is_none() {
+            let wanted = "given together with lower-clocks, which says whose clocks are lowered";
+            return refuse("lower-clocks-while-waiting", wanted, "it alone".to_owned());
         }
         Ok(())
     }
@@ -347,10 +364,48 @@ impl TrainConfig {
             return Err(ConfigError::RowsApart);
         }
         let parts = manifest.book.parts();
+        if manifest.parts.iter().all(|part| part.train == 0) {
+            return Err(ConfigError::NoTrainSeeds {
+                last: parts.saturating_sub(1),
+            });
+        }
+        self.check_levels(manifest)?;
         match self.machines {
             Some(machines) if machines > u32::from(parts) => Err(ConfigError::TooManyMachines { machines, parts }),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses a device budget of more rows than the budget that it is a part of. Rows on the device are decoded, so that
+    /// bytes of the one and of the other are not the same rows.
+    fn check_levels(&self, manifest: &PartsManifest) -> Result<(), ConfigError> {
+        let budget: Budget = self.budget.parse()?;
+        for rank in 0..manifest.book.parts() {
+            let remote = manifest.row_book().remote_nodes(rank);
+            let rows = budget.rows(self.row_type.row_bytes(manifest.features), remote);
+            let device_rows = self.device_rows(manifest, remote)?.unwrap_or(0);
+            if device_rows > rows {
+                return Err(ConfigError::DeviceAboveBudget {
+                    device: self.device_budget.clone().unwrap_or_default(),
+                    device_rows,
+                    budget: self.budget.clone(),
+                    rows,
+                    rank,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of the device budget, where one was given, for a rank that does not own `remote_rows` rows.
+    ///
+    /// # Errors
+    /// A budget that is none.
+    pub fn device_rows(&self, manifest: &PartsManifest, remote_rows: u32) -> Result<Option<u32>, BudgetError> {
+        let budget = self.device_budget.as_deref().map(str::parse::<Budget>).transpose()?;
+        // Rows on the device are decoded.
+        let row_bytes = RowType::F32.row_bytes(manifest.features);
+        Ok(budget.map(|budget| budget.rows(row_bytes, remote_rows)))
     }
 
     /// What the policy is told.

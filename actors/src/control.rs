@@ -4,7 +4,7 @@
 //! and a silent network is noticed in seconds; ractor_cluster would take a quarter of an hour.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,6 +44,8 @@ pub enum ControlError {
     Listen { address: String, source: std::io::Error },
     #[error("{address} is not an address: {source}")]
     Resolve { address: String, source: std::io::Error },
+    #[error("{address} {problem}; give HOST:PORT, an IPv6 address in brackets")]
+    Malformed { address: String, problem: &'static str },
     #[error("{address} names no host; give HOST:PORT, a port alone is not enough")]
     NoAddress { address: String },
     #[error("{address} did not accept a connection within {} s: {reason}", within.as_secs_f32())]
@@ -65,6 +67,9 @@ const MOST_STRANGERS: usize = 32;
 
 /// How long a connection may take to show that it knows the cookie.
 const AUTHENTICATE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long one attempt to find a host, or to connect to it, may take.
+const ATTEMPT_WITHIN: Duration = Duration::from_secs(3);
 
 /// A running node. Dropping it closes its port and its sessions.
 pub struct ControlNode {
@@ -147,16 +152,30 @@ impl Drop for ControlNode {
 }
 
 /// Connects to `address`, a host name or an IPv4 or IPv6 address with a port, until it accepts or `within` has passed.
-/// All addresses of a name are tried.
+/// All addresses of a name are tried. A name that is not known is tried again too, because containers get their names as
+/// they start; the log says so once.
+///
+/// # Errors
+/// At once if the address is malformed, else when the time is over.
 pub async fn reach(address: &str, within: Duration) -> Result<TcpStream, ControlError> {
+    check_address(address)?;
     let mut pause = Duration::from_millis(20);
+    let mut said = false;
     let started = tokio::time::Instant::now();
     loop {
-        let attempt = tokio::time::timeout(Duration::from_secs(3), TcpStream::connect(address)).await;
-        let reason = match attempt {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer in 3 s".to_owned(),
+        let reason = match attempt(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(Failed::Name(reason)) => {
+                if !said {
+                    let limit = within.as_secs_f32();
+                    tracing::warn!(
+                        "the host of {address} is not known yet ({reason}); trying again for up to {limit} s"
+                    );
+                    said = true;
+                }
+                reason
+            }
+            Err(Failed::Connection(reason)) => reason,
         };
         if started.elapsed() + pause > within {
             return Err(ControlError::Connect {
@@ -167,6 +186,58 @@ pub async fn reach(address: &str, within: Duration) -> Result<TcpStream, Control
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// Why one attempt to connect failed.
+enum Failed {
+    /// The host's name stands for no address.
+    Name(String),
+    Connection(String),
+}
+
+async fn attempt(address: &str) -> Result<TcpStream, Failed> {
+    let no_answer = || format!("no answer in {} s", ATTEMPT_WITHIN.as_secs());
+    let found = tokio::time::timeout(ATTEMPT_WITHIN, lookup_host(address)).await;
+    let found = found.map_err(|_| Failed::Name(no_answer()))?;
+    let addresses: Vec<_> = found.map_err(|error| Failed::Name(error.to_string()))?.collect();
+    let connected = tokio::time::timeout(ATTEMPT_WITHIN, TcpStream::connect(&addresses[..])).await;
+    let connected = connected.map_err(|_| Failed::Connection(no_answer()))?;
+    connected.map_err(|error| Failed::Connection(error.to_string()))
+}
+
+/// Refuses what cannot be an address: neither a host name nor an IPv4 address, nor an IPv6 address in brackets, with a port.
+///
+/// # Errors
+/// [`ControlError::Malformed`] says what is wrong.
+pub fn check_address(address: &str) -> Result<(), ControlError> {
+    let refuse = |problem| {
+        Err(ControlError::Malformed {
+            address: address.to_owned(),
+            problem,
+        })
+    };
+    let Some((host, port)) = address.rsplit_once(':') else {
+        return refuse("has no port");
+    };
+    if !port.parse::<u16>().is_ok_and(|port| port > 0) {
+        return refuse("has a port that is no number from 1 to 65535");
+    }
+    let is_known = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        // A link-local address names its interface behind a percent sign.
+        Some(host) => host
+            .split('%')
+            .next()
+            .is_some_and(|host| host.parse::<Ipv6Addr>().is_ok()),
+        None => {
+            let in_names = |letter: char| letter.is_alphanumeric() || "-._".contains(letter);
+            !host.is_empty() && host.chars().all(in_names)
+        }
+    };
+    if is_known {
+        Ok(())
+    } else {
+        refuse("has no host name or address before its port")
     }
 }
 
@@ -368,6 +439,37 @@ mod tests {
         assert!(error.contains("cookie") && error.contains("5 characters"), "{error}");
         std::fs::write(&path, format!("{}\n", random_cookie().unwrap())).unwrap();
         assert_eq!(read_cookie(&path).unwrap().len(), 64);
+    }
+
+    #[tokio::test]
+    async fn a_malformed_address_is_refused_at_once_with_what_is_wrong() {
+        for address in [
+            "localhost:1",
+            "10.0.0.1:7000",
+            "[::1]:7000",
+            "[fe80::1%eth0]:1",
+            "a-b.c_d:65535",
+        ] {
+            check_address(address).unwrap();
+        }
+        for (address, problem) in [
+            ("nonsense", "has no port"),
+            ("host:", "has a port that is no number"),
+            ("host:0", "has a port that is no number"),
+            ("host:70000", "has a port that is no number"),
+            (":7000", "has no host"),
+            ("::1:7000", "has no host"),
+            ("[nonsense]:7000", "has no host"),
+            ("http://host:7000", "has no host"),
+        ] {
+            // A retry would outlast any patience.
+            let error = reach(address, Duration::from_secs(1_000_000)).await.unwrap_err();
+            assert!(matches!(error, ControlError::Malformed { .. }), "{error}");
+            assert!(
+                error.to_string().starts_with(&format!("{address} {problem}")),
+                "{error}"
+            );
+        }
     }
 
     #[tokio::test]

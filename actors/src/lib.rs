@@ -15,7 +15,8 @@
 //! Where windows are to be chosen, a [`tuning`] of all ranks does so before every epoch.
 //! A [`probe`] measures what requests and rows cost between the machines; [`work`] says which of all this a run is.
 //! [`doctor`] says beforehand what a computer can measure.
-//! [`offline`] samples what a run will need without any of this, to tell what it will cost.
+//! [`offline`] samples what a run will need without any of this, to tell what it will cost; [`kept_traces`] says where a run
+//! may leave the traces that it has sampled.
 
 pub mod arena;
 mod assembly;
@@ -28,6 +29,7 @@ pub mod doctor;
 pub mod filling;
 pub mod gate;
 pub mod gpu_clocks;
+pub mod kept_traces;
 mod landing;
 pub mod launcher;
 pub mod lifetime;

@@ -11,6 +11,8 @@ use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::cli::output::note;
+
 /// How long a process may take to end after it was told to.
 pub const END_WITHIN: Duration = Duration::from_secs(5);
 
@@ -76,10 +78,10 @@ pub fn told_to_end(launcher: Option<u32>) -> std::io::Result<Told> {
         };
         std::thread::spawn(|| {
             std::thread::sleep(END_WITHIN);
-            eprintln!(
+            note(format_args!(
                 "error: this process did not end within {} s of being told to",
                 END_WITHIN.as_secs()
-            );
+            ));
             std::process::exit(1);
         });
         // Without anybody who listens, the thread above ends the process.
@@ -118,7 +120,7 @@ fn on_interruption() {
     if unfinished.is_empty() {
         return;
     }
-    eprintln!("error: interrupted");
+    note("error: interrupted");
     // Other threads may write until the process ends; what they make after one pass goes in the next.
     for _ in 0..3 {
         unfinished.iter().for_each(Leftover::remove);

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use greengnn::causes::new_causes;
 use greengnn::cli::Cli;
+use greengnn::cli::output::note;
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
@@ -16,6 +17,8 @@ fn main() -> ExitCode {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_target(false)
+        // Words that nobody reads are no reason to end.
+        .log_internal_errors(false)
         .init();
     match Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -30,9 +33,9 @@ fn main() -> ExitCode {
 fn report(error: &(dyn std::error::Error + 'static)) {
     let words = error.to_string();
     if !words.is_empty() {
-        eprintln!("error: {words}");
+        note(format_args!("error: {words}"));
     }
     for cause in new_causes(error) {
-        eprintln!("  because {cause}");
+        note(format_args!("  because {cause}"));
     }
 }

@@ -21,6 +21,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::causes::in_one_line;
 use crate::config::{Resample, TrainConfig};
+use crate::kept_traces;
 use crate::transport::{Caller, Transport, TransportError};
 
 /// Epochs whose trace exists at the same time: the one that trains and the two after it.
@@ -269,7 +270,7 @@ impl Presampler {
             epoch: 0,
             phase: Phase::Evaluation,
         };
-        let path = self.folder.join("evaluation").join(self.file_name());
+        let path = self.folder.join(kept_traces::EVALUATION).join(self.file_name());
         let file = self.trace_file(&path)?;
         let reader = self.sample(&spec, period, &path, |_| ())?;
         Ok((reader, file))
@@ -292,7 +293,7 @@ impl Presampler {
             },
             ..spec.clone()
         };
-        let path = self.folder.join(format!("epoch-{epoch}")).join(self.file_name());
+        let path = self.folder.join(kept_traces::epoch(epoch)).join(self.file_name());
         let file = self.trace_file(&path)?;
         let labels = self.part.labels();
         let first = self.book.range(self.rank).start;

@@ -276,6 +276,13 @@ impl RunOutput {
         Ok(())
     }
 
+    /// Leaves nothing of a run that never began.
+    pub fn discard(&mut self) {
+        if let Some(folder) = self.folder.take() {
+            folder.discard();
+        }
+    }
+
     /// Clears the progress bar.
     pub fn end(&mut self) {
         self.progress.finish();

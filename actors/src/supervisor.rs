@@ -101,12 +101,12 @@ pub async fn run(
     cancel: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Outcome, RunError> {
     let manifest = PartsManifest::open(&options.parts)?;
-    let output = RunOutput::new(&options, &manifest)?;
+    let manifest_sha256 = manifest_sha256(&options.parts)?;
     let node_name = format!("supervisor-{:016x}", incarnation()?);
     let node = ControlNode::start(&node_name, &options.listen, &options.cookie).await?;
+    let output = RunOutput::new(&options, &manifest)?;
     listening(node.address());
     let (result_sender, result) = oneshot::channel();
-    let manifest_sha256 = manifest_sha256(&options.parts)?;
     let start = ClusterStart {
         options,
         manifest,
@@ -471,8 +471,8 @@ impl ClusterState {
             total_s: self.started.elapsed().as_secs_f64(),
             bound_by: self.output.bound_by(),
             row_bound: None,
-            gpu_clocks: config.lower_clocks.as_ref().map(|_| self.output.clock_summary()),
             meters: self.meter_sources(),
+            gpu_clocks: config.lower_clocks.as_ref().map(|_| self.output.clock_summary()),
         })
     }
 
@@ -565,6 +565,9 @@ impl ClusterState {
 
     /// Tells the machines, hands over the result, and stops.
     fn end(&mut self, myself: &ActorRef<ClusterEvent>, outcome: Result<Outcome, RunError>) {
+        if self.stage == Stage::Joining && outcome.is_err() {
+            self.output.discard();
+        }
         self.stage = Stage::Over;
         let reason = outcome
             .as_ref()

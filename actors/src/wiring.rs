@@ -21,6 +21,7 @@ use ractor::{Actor, ActorCell};
 use crate::collective::{Collective, CollectiveError};
 use crate::config::{Communication, Preaggregate, TrainConfig};
 use crate::control::{self, ControlError, ControlNode};
+use crate::kept_traces::{self, KeepTraceError};
 use crate::owner::{Owner, OwnerTickets, StoredShard, owner_ref};
 use crate::protocol::{Assignment, MachineInfo};
 use crate::push_pull::PushPullSeat;
@@ -47,6 +48,8 @@ pub enum WiringError {
     Collective(#[from] CollectiveError),
     #[error(transparent)]
     Transport(#[from] TransportError),
+    #[error(transparent)]
+    KeepTrace(#[from] KeepTraceError),
     #[error("lanes cannot be accepted on {address}: {source}")]
     Listen { address: IpAddr, source: std::io::Error },
     #[error("the owner of part {part} could not start: {reason}")]
@@ -147,6 +150,10 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         .iter()
         .find(|machine| machine.name == me.name)
         .ok_or(WiringError::NoRank)?;
+    // No machine writes traces before all are connected.
+    if let Some(folder) = &config.keep_trace {
+        kept_traces::check_free(folder)?;
+    }
     let policy = match config.communication {
         Communication::Pull => config.policy_parameters().policy(&config.policy)?,
         // A rank that pulls no rows keeps none and is not asked for a plan.
@@ -155,17 +162,9 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
     let delivery = config.delivery(&manifest)?;
     let policy = for_delivery(policy, delivery);
     let budget: Budget = config.budget.parse()?;
-    let device_budget = config.device_budget.as_deref().map(str::parse::<Budget>).transpose()?;
     set_threads(&config, own, &machines);
 
-    let defaults = LaneSettings::default();
-    let settings = LaneSettings {
-        deadline,
-        row_type: config.row_type,
-        // A stream has a connection; that of the epoch before may not have been given back when the next one opens.
-        max_connections: defaults.max_connections + 2 * own.ranks.len() * usize::from(manifest.book.parts()),
-        ..defaults
-    };
+    let settings = lane_settings(&config, own.ranks.len() * usize::from(manifest.book.parts()));
     hosted.set_membership_epoch(assignment.membership_epoch);
     let router = Arc::new(Router::new(Arc::clone(&hosted), deadline));
     let mut parts = BTreeMap::new();
@@ -247,9 +246,7 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         let asked = budget.rows(row_bytes, rows.book().remote_nodes(rank));
         let budget_rows = policy.budget_rows(rows.book(), rank, asked);
         budgets.insert(rank, budget_rows);
-        // Rows on the device are decoded.
-        let device_row_bytes = RowType::F32.row_bytes(manifest.features);
-        let asked = device_budget.map(|budget| budget.rows(device_row_bytes, rows.book().remote_nodes(rank)));
+        let asked = config.device_rows(&manifest, rows.book().remote_nodes(rank))?;
         let device_rows = policy.device_rows(budget_rows, asked);
         let Some(inbox) = hosted.inbox(rank) else {
             return Err(WiringError::NoRank);
@@ -289,6 +286,19 @@ pub async fn connect(order: Order) -> Result<Wiring, WiringError> {
         seats,
         _lanes: lanes,
     })
+}
+
+/// How the lanes of a machine are that serves so many streams at once.
+fn lane_settings(config: &TrainConfig, streams: usize) -> LaneSettings {
+    let defaults = LaneSettings::default();
+    LaneSettings {
+        deadline: config.deadline(),
+        row_type: config.row_type,
+        checksums: config.verify,
+        // A stream has a connection; that of the epoch before may not have been given back when the next one opens.
+        max_connections: defaults.max_connections + 2 * streams,
+        ..defaults
+    }
 }
 
 /// A rank that waits for its own batch may take so many deadlines, and the others wait for it.
@@ -406,4 +416,20 @@ pub fn parse_hash(text: &str) -> Result<[u8; 32], WiringError> {
         *byte = u8::from_str_radix(digits, 16).map_err(|_| bad())?;
     }
     Ok(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verified_runs_have_checksums_on_their_lanes() {
+        for verify in [false, true] {
+            let config = TrainConfig {
+                verify,
+                ..TrainConfig::default()
+            };
+            assert_eq!(lane_settings(&config, 1).checksums, verify);
+        }
+    }
 }

@@ -120,7 +120,7 @@ impl Executor {
         }
     }
 
-    /// The same with requests as `delivery` says. A fill is always asked request by request.
+    /// The same with requests as `delivery` says, and rule 16 checked of streams. A fill is always asked request by request.
     pub fn with_delivery(self, delivery: Delivery) -> Self {
         Self { delivery, ..self }
     }
@@ -162,7 +162,7 @@ impl Executor {
     /// Executes the plan of the next window.
     ///
     /// # Errors
-    /// A [`Violation`] of rules 1 to 10, or a trace that cannot be read.
+    /// A [`Violation`] of rules 1 to 10 or 16, or a trace that cannot be read.
     pub fn run_window(&mut self, plan: &WindowPlan, trace: &dyn RemoteTrace) -> Result<(), ExecuteError> {
         self.check_window(plan, trace)?;
         let mut requests = plan.requests.iter().peekable();
@@ -179,6 +179,11 @@ impl Executor {
                 let last = request.last_needed_by_step();
                 ensure(last < trace.steps(), 4, batch.step, || {
                     format!("a request is needed by step {last} of {}", trace.steps())
+                })?;
+                let streamed = self.delivery == Delivery::Stream;
+                ensure(!streamed || request.later.is_empty(), 16, batch.step, || {
+                    let owner = request.owner;
+                    format!("a delivery of part {owner} in a stream has rows that only later steps need")
                 })?;
                 self.issue(request, batch.step, trace.purpose(request.needed_by_step).into())?;
             }

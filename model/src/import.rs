@@ -171,6 +171,7 @@ pub fn import_folder(folder: &Path, options: &ImportOptions, out: &Path) -> Resu
     if options.svd == 0 {
         return Err(ImportError::NoColumns(options.svd));
     }
+    FolderWriter::check_free(out)?;
     let edges = edges::find(folder)?;
     let features = features::open(folder)?;
     let nodes = node_count(features.path(), features.rows())?;

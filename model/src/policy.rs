@@ -81,6 +81,10 @@ pub use vip::vip;
 /// 13. *Fill.* A fill asks each other part at most once, puts every row into a slot of its own, and its state names them.
 /// 14. *Levels.* A fill puts at most `device_rows` rows on the device, the rank's own ones included. Every slot of the device
 ///     is filled by the fill, and no plan fills, frees or overwrites it.
+/// 15. *One budget.* A row of the rank's own that is on the device takes the place of a remote one: together with the
+///     charged slots these are at most `budget_rows` at any gap.
+/// 16. *Streams.* In a plan that is streamed ([`Delivery::Stream`](crate::plan::Delivery::Stream)) no request has later
+///     rows: the rows of a delivery ascend, and are needed by one step. A fill is not streamed.
 pub trait Policy: Send + Sync {
     /// The name by which [`policy_by_name`] finds the policy.
     fn name(&self) -> &'static str;

@@ -9,6 +9,7 @@ use greengnn_energy::clocks::{
 };
 use greengnn_energy::nvml::NvmlReader;
 
+use super::output::{note, print};
 use super::{AlreadyReported, CliResult, seconds};
 use crate::lifetime::{catch_interruption, interrupted};
 
@@ -109,7 +110,7 @@ fn show(folder: &LeaseFolder, control: &mut NvmlReader) -> CliResult {
                 ),
             })
             .collect();
-        println!("{uuid}: {observed}, {set}{held}");
+        print(format_args!("{uuid}: {observed}, {set}{held}"))?;
     }
     Ok(())
 }
@@ -119,10 +120,10 @@ fn reset(folder: &LeaseFolder, control: &mut NvmlReader, force: bool) -> CliResu
     let mut done = Vec::new();
     for (path, lease) in folder.leases()? {
         if lease.is_alive() && !force {
-            eprintln!(
+            note(format_args!(
                 "process {} still runs and holds its GPUs down; --force restores them anyway",
                 lease.pid
-            );
+            ));
             done.extend(lease.gpus.iter().map(|gpu| gpu.uuid.clone()));
             continue;
         }
@@ -135,10 +136,10 @@ fn reset(folder: &LeaseFolder, control: &mut NvmlReader, force: bool) -> CliResu
             continue;
         }
         match control.reset(&uuid) {
-            Ok(()) => println!("{uuid}: reset"),
+            Ok(()) => print(format_args!("{uuid}: reset"))?,
             Err(source) => {
                 failed = true;
-                eprintln!("{}", ClockError::Gpu { uuid, source });
+                note(ClockError::Gpu { uuid, source });
             }
         }
     }
@@ -148,9 +149,9 @@ fn reset(folder: &LeaseFolder, control: &mut NvmlReader, force: bool) -> CliResu
 /// Says what was restored and what was not.
 fn tell(repaired: &Repaired) -> CliResult {
     for uuid in &repaired.restored {
-        println!("{uuid}: restored what process {} had left", repaired.pid);
+        print(format_args!("{uuid}: restored what process {} had left", repaired.pid))?;
     }
-    repaired.failed.iter().for_each(|error| eprintln!("{error}"));
+    repaired.failed.iter().for_each(note);
     if repaired.failed.is_empty() {
         Ok(())
     } else {
@@ -184,7 +185,7 @@ fn hold(
     for (uuid, requested) in lease.requested_mhz() {
         let runs_at = observed.iter().find(|(observed, _)| observed == uuid);
         let runs_at = runs_at.map_or_else(String::new, |(_, megahertz)| format!(", it runs at {megahertz} MHz"));
-        println!("{uuid}: asked for {requested} MHz{runs_at}");
+        print(format_args!("{uuid}: asked for {requested} MHz{runs_at}"))?;
     }
     let most = within.unwrap_or(options.most);
     let until = Instant::now() + most;

@@ -1,6 +1,5 @@
 //! `greengnn compare`: the same training under several policies, again and again, and what of it can be told apart.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use greengnn_model::plan::Delivery;
@@ -12,12 +11,14 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::CliResult;
+use super::output::{note, print};
 use super::train::{check_device, title};
-use crate::config::{TrainConfig, TrainFlags, Window};
+use crate::config::idle::{Setting, idle_flags, takes_budget};
+use crate::config::{Communication, TrainConfig, TrainFlags, Window};
 use crate::launcher::{self, LaunchError, LocalRun};
 use crate::offline::OfflineParts;
 use crate::report::comparison::bounds::add_bounds;
-use crate::report::comparison::design::{Contender, takes_budget};
+use crate::report::comparison::design::Contender;
 use crate::report::comparison::standings::MixedQuality;
 use crate::report::comparison::{
     CarryOutError, Cell, CellRun, Comparison, ComparisonFolder, Design, carry_out, csv, page, text,
@@ -72,6 +73,14 @@ pub struct CompareArgs {
 #[error("--keep-trace keeps the traces of one run, and those of several would take its place; keep them with `train`")]
 pub struct KeepTraceError;
 
+/// A comparison of what is no policy.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "push-pull is no policy, it moves no rows that could be cached: compare policies here, and set beside them the summary that \
+     `train --communication push-pull` writes with the same flags"
+)]
+pub struct PushPullError;
+
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
@@ -97,13 +106,23 @@ pub fn run(args: CompareArgs) -> CliResult {
     if args.training.keep_trace.is_some() {
         return Err(KeepTraceError.into());
     }
-    let config = args.training.resolve()?;
-    let design = design(&args, &config, &manifest)?;
-    for cell in design.cells() {
-        config_of(&config, &cell).check()?;
+    if is_push_pull(args.training.communication, &args) {
+        return Err(PushPullError.into());
     }
-    config.check_against(&manifest)?;
+    let config = args.training.resolve()?;
+    if is_push_pull(Some(config.communication), &args) {
+        return Err(PushPullError.into());
+    }
+    let design = design(&args, &config, &manifest)?;
+    let runs: Vec<_> = design.cells().iter().map(|cell| config_of(&config, cell)).collect();
+    for run in &runs {
+        run.check()?;
+        run.check_against(&manifest)?;
+    }
     check_device(&config)?;
+    for flag in idle_flags(&given(&args), &runs, &manifest)? {
+        note(format_args!("warning: {flag}"));
+    }
     let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));
     let folder = ComparisonFolder::open(
         &args.out,
@@ -117,7 +136,7 @@ pub fn run(args: CompareArgs) -> CliResult {
     )?;
     let dataset = title(&args.parts);
     let runs = carry_out(&design, &folder, |turn, out| {
-        eprintln!("[{}/{}] {}", turn.number, turn.of, turn.cell);
+        note(format_args!("[{}/{}] {}", turn.number, turn.of, turn.cell));
         launcher::train(LocalRun {
             work: Work::default(),
             config: config_of(&config, turn.cell),
@@ -143,6 +162,25 @@ pub fn run(args: CompareArgs) -> CliResult {
     show(&args, &folder, &comparison)
 }
 
+/// Whether push-pull is to be one of what is compared: for all runs, or by its name.
+fn is_push_pull(communication: Option<Communication>, args: &CompareArgs) -> bool {
+    let named = args.policies.iter().flatten().chain(&args.training.policy);
+    communication == Some(Communication::PushPull) || named.into_iter().any(|name| name.trim() == "push-pull")
+}
+
+/// The flags that some policies have no use for, the lists too.
+fn given(args: &CompareArgs) -> Vec<(&'static str, Setting)> {
+    let lists = [
+        args.budgets.as_ref().map(|_| ("--budgets", Setting::Budget)),
+        args.windows.as_ref().map(|_| ("--windows", Setting::Window)),
+    ];
+    args.training
+        .given()
+        .into_iter()
+        .chain(lists.into_iter().flatten())
+        .collect()
+}
+
 /// Says of every run what no policy could have beaten.
 fn bound(args: &CompareArgs, config: &TrainConfig, runs: &mut [CellRun]) -> CliResult {
     let parts = OfflineParts::open(&args.parts)?;
@@ -150,7 +188,7 @@ fn bound(args: &CompareArgs, config: &TrainConfig, runs: &mut [CellRun]) -> CliR
         runs,
         &parts,
         |cell| config_of(config, cell),
-        |batch_size, seed| eprintln!("bounds: sampling batch size {batch_size}, seed {seed}"),
+        |batch_size, seed| note(format_args!("bounds: sampling batch size {batch_size}, seed {seed}")),
     )?;
     Ok(())
 }
@@ -159,10 +197,10 @@ fn bound(args: &CompareArgs, config: &TrainConfig, runs: &mut [CellRun]) -> CliR
 fn interrupted(error: CarryOutError<LaunchError>, out: &Path) -> Box<dyn std::error::Error + Send + Sync> {
     match error {
         CarryOutError::Run(error) => {
-            eprintln!(
+            note(format_args!(
                 "the runs that have finished stay in {}; the same command goes on from there",
                 out.display()
-            );
+            ));
             error.into()
         }
         other => other.into(),
@@ -250,12 +288,11 @@ fn show(args: &CompareArgs, folder: &ComparisonFolder, comparison: &Comparison) 
     folder.write("comparison.json", &json)?;
     folder.write("comparison.csv", &csv::table(comparison))?;
     folder.write("report.html", &page::render(comparison)?)?;
-    let mut stdout = std::io::stdout().lock();
     if args.json {
-        writeln!(stdout, "{json}")?;
+        print(json)?;
     } else {
-        writeln!(stdout, "{}", text::table(comparison))?;
-        writeln!(stdout, "report: {}", folder.path().join("report.html").display())?;
+        print(text::table(comparison))?;
+        print(format_args!("report: {}", folder.path().join("report.html").display()))?;
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! `greengnn demo`: the Debian package graph, four machines, and what each policy cost.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use greengnn_model::import::{ImportOptions, import_folder};
 use greengnn_model::store::GraphStore;
 
 use super::CliResult;
+use super::output::{note, print};
 use super::partition::{Method, cut};
 use crate::config::TrainFlags;
 use crate::launcher::{self, LocalRun};
@@ -85,7 +85,7 @@ pub fn run(args: DemoArgs) -> CliResult {
             Some(budget) => format!("{policy} at {budget} of the remote rows"),
             None => (*policy).to_owned(),
         };
-        eprintln!("[{}/{}] {label}", index + 1, CELLS.len());
+        note(format_args!("[{}/{}] {label}", index + 1, CELLS.len()));
         let flags = TrainFlags {
             policy: Some((*policy).to_owned()),
             budget: Some(budget.unwrap_or("0%").to_owned()),
@@ -110,17 +110,15 @@ pub fn run(args: DemoArgs) -> CliResult {
 }
 
 fn show(args: &DemoArgs, summaries: &[RunSummary], last_report: &Path) -> CliResult {
-    let mut stdout = std::io::stdout().lock();
     if args.json {
-        writeln!(stdout, "{}", serde_json::to_string_pretty(summaries)?)?;
+        print(serde_json::to_string_pretty(summaries)?)?;
     } else {
-        writeln!(stdout, "{}", table::compare(summaries))?;
-        writeln!(
-            stdout,
+        print(table::compare(summaries))?;
+        print(format_args!(
             "every run has a folder under {}; a report: {}",
             args.dir.display(),
             last_report.display()
-        )?;
+        ))?;
     }
     Ok(())
 }
@@ -130,7 +128,10 @@ fn prepare(args: &DemoArgs) -> Result<PathBuf, Box<dyn std::error::Error + Send 
     let graph = args.dir.join("graph");
     let parts = args.dir.join(format!("parts-{}", args.machines));
     if !graph.exists() {
-        eprintln!("importing the Debian package graph into {}", graph.display());
+        note(format_args!(
+            "importing the Debian package graph into {}",
+            graph.display()
+        ));
         std::fs::create_dir_all(&args.dir)?;
         let _unfinished = Unfinished::target(&graph)?;
         let data = Scratch::new()?;
@@ -142,7 +143,11 @@ fn prepare(args: &DemoArgs) -> Result<PathBuf, Box<dyn std::error::Error + Send 
     }
     GraphStore::open(&graph)?;
     if !parts.exists() {
-        eprintln!("cutting it into {} parts in {}", args.machines, parts.display());
+        note(format_args!(
+            "cutting it into {} parts in {}",
+            args.machines,
+            parts.display()
+        ));
         let _unfinished = Unfinished::target(&parts)?;
         cut(&graph, args.machines, &Method::Metis, args.seed, &parts)?;
     }

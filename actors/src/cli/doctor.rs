@@ -2,6 +2,7 @@
 
 use greengnn_energy::Quality;
 
+use super::output::{note, print};
 use super::{AlreadyReported, CliResult};
 use crate::doctor::diagnose;
 
@@ -33,15 +34,18 @@ fn quality(text: &str) -> Result<Quality, String> {
 pub fn run(args: DoctorArgs) -> CliResult {
     let diagnosis = diagnose(&args.reach);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&diagnosis)?);
+        print(serde_json::to_string_pretty(&diagnosis)?)?;
     } else {
-        print!("{diagnosis}");
+        print(diagnosis.to_string().trim_end())?;
     }
     if diagnosis.is_well(args.require) {
         return Ok(());
     }
     if diagnosis.quality > args.require {
-        eprintln!("energy would be {}, {} is required", diagnosis.quality, args.require);
+        note(format_args!(
+            "energy would be {}, {} is required",
+            diagnosis.quality, args.require
+        ));
     }
     Err(Box::new(AlreadyReported))
 }

@@ -3,7 +3,6 @@
 //! The traces of the run are sampled in this process, from a folder that holds all parts, and every policy plans them. What
 //! is planned is what a run counts, so the rows and requests are not estimates.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,14 +10,15 @@ use greengnn_model::book::PartitionBook;
 use greengnn_model::plan::Delivery;
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::conformance::Case;
-use greengnn_model::policy::moves::{Moves, RunMoves, moves};
-use greengnn_model::policy::streamed::policy_for;
+use greengnn_model::policy::moves::{Moves, RunMoves, moves_levels};
+use greengnn_model::policy::streamed::for_delivery;
 use greengnn_model::policy::{Budget, POLICY_NAMES, Policy, UnknownPolicy};
 use serde::Serialize;
 
 use super::CliResult;
+use super::output::print;
 use super::plan::PlanArgs;
-use crate::config::{ConfigError, TrainConfig, TrainFlags};
+use crate::config::{Communication, TrainConfig, TrainFlags};
 use crate::offline::{OfflineParts, OfflineRun, Sampling};
 use crate::presampler::EPOCHS_AHEAD;
 
@@ -66,19 +66,23 @@ pub struct SamplingArgs {
 pub struct NothingToSample;
 
 impl SamplingArgs {
-    /// The configuration of the run.
-    pub fn resolve(&self) -> Result<TrainConfig, ConfigError> {
-        let flags = TrainFlags {
+    /// As flags of the run.
+    pub fn flags(&self) -> TrainFlags {
+        TrainFlags {
             config: self.config.clone(),
             epochs: self.epochs,
             batch_size: self.batch_size,
             fanouts: self.fanouts.clone(),
             seed: self.seed,
             ..TrainFlags::default()
-        };
-        flags.resolve()
+        }
     }
 }
+
+/// A run without rows.
+#[derive(Debug, thiserror::Error)]
+#[error("--explain is of runs that move rows, and push-pull moves none; give a configuration that pulls them")]
+struct NoRows;
 
 /// What a run would move and keep. Sums are over all ranks unless said otherwise.
 #[derive(Debug, Default, Serialize)]
@@ -182,19 +186,21 @@ struct More {
     saved_bytes: u64,
 }
 
-pub fn run(args: &PlanArgs) -> CliResult {
-    let explanation = explain(args)?;
+pub fn run(args: &PlanArgs, config: &TrainConfig) -> CliResult {
+    let explanation = explain(args, config)?;
     let text = if args.json {
         serde_json::to_string_pretty(&explanation)?
     } else {
         text::explanation(&explanation)
     };
-    writeln!(std::io::stdout(), "{text}")?;
+    print(text)?;
     Ok(())
 }
 
-fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + Send + Sync>> {
-    let config = args.explain.sampling.resolve()?;
+fn explain(args: &PlanArgs, config: &TrainConfig) -> Result<Explanation, Box<dyn std::error::Error + Send + Sync>> {
+    if config.communication == Communication::PushPull {
+        return Err(NoRows.into());
+    }
     let names = match &args.policies {
         Some(names) => names.clone(),
         None => POLICY_NAMES.map(str::to_owned).to_vec(),
@@ -202,18 +208,19 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
     let parts = OfflineParts::open(&args.parts)?;
     let traces = tempfile::tempdir()?;
     let book = parts.row_book();
-    let row_bytes = args.row_type.row_bytes(parts.manifest().features);
+    let budget: Budget = config.budget.parse()?;
+    config.check_against(parts.manifest())?;
+    let row_bytes = config.row_type.row_bytes(parts.manifest().features);
     let policies = names
         .iter()
         .map(|name| {
+            let policy = config.policy_parameters().policy(name.trim())?;
             let config = TrainConfig {
-                policy: name.trim().to_owned(),
-                delivery: args.delivery,
-                row_type: args.row_type,
-                ..TrainConfig::default()
+                policy: policy.name().to_owned(),
+                ..config.clone()
             };
-            let delivery = config.delivery_under(args.budget, parts.manifest());
-            Ok((policy_for(&config.policy, delivery)?, delivery))
+            let delivery = config.delivery_under(budget, parts.manifest());
+            Ok((for_delivery(policy, delivery), delivery))
         })
         .collect::<Result<Vec<_>, UnknownPolicy>>()?;
     let bytes = Bytes {
@@ -225,8 +232,8 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
         epochs: config.epochs,
         batch_size: config.batch_size,
         fanouts: config.fanouts.clone(),
-        window: args.window,
-        budget: args.budget.to_string(),
+        window: config.window.steps(),
+        budget: config.budget.clone(),
         row_bytes: row_bytes as u64,
         steps: crate::wiring::step_counts(parts.manifest(), config.batch_size).train,
         policies: policies
@@ -242,10 +249,11 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
     let mut bounds = vec![0; policies.len()];
     let mut at_more = [0; 2];
     for rank in parts.ranks() {
-        let run = parts.run(&config, rank, Some(traces.path()))?;
+        let run = parts.run(config, rank, Some(traces.path()))?;
         explanation.add_sampling(&run);
         let remote = book.remote_nodes(rank);
-        let asked_rows = args.budget.rows(row_bytes, remote);
+        let asked_rows = budget.rows(row_bytes, remote);
+        let device_rows = config.device_rows(parts.manifest(), remote)?;
         explanation.budget_rows = explanation.budget_rows.max(asked_rows);
         let uses = run.uses(book)?;
         explanation.add_bounds(&uses, asked_rows, remote);
@@ -257,22 +265,22 @@ fn explain(args: &PlanArgs) -> Result<Explanation, Box<dyn std::error::Error + S
             rank,
             epochs: run.epochs.clone(),
             asked_rows,
-            window: args.window,
+            window: config.window.steps(),
             from_step: 0,
             with_next: true,
         };
         let priced = policies.iter().zip(&mut explanation.policies).zip(&mut bounds);
         for (((policy, delivery), prices), bound) in priced {
-            let (moved, presampled) = planned(&**policy, &case, &parts, &config, *delivery)?;
+            let (moved, presampled) = planned(&**policy, &case, &parts, config, *delivery, device_rows)?;
             *bound += uses.fewest_rows(moved.budget_rows);
             prices.setup.sample_requests += presampled.requests;
-            prices.add(&moved, &run, &config, bytes);
+            prices.add(&moved, &run, config, bytes);
         }
     }
     for (prices, bound) in explanation.policies.iter_mut().zip(bounds) {
         prices.over_min = (bound > 0).then(|| prices.whole.feature_rows as f64 / bound as f64);
     }
-    explanation.more = more(&explanation, book, args.budget, at_more, row_bytes);
+    explanation.more = more(&explanation, book, budget, at_more, row_bytes);
     Ok(explanation)
 }
 
@@ -283,6 +291,7 @@ fn planned(
     parts: &OfflineParts,
     config: &TrainConfig,
     delivery: Delivery,
+    device_rows: Option<u32>,
 ) -> Result<(RunMoves, Sampling), Box<dyn std::error::Error + Send + Sync>> {
     let scored = policy
         .score_kind()
@@ -291,7 +300,8 @@ fn planned(
     let (scores, sampling) = scored.map_or((None, Sampling::default()), |(scores, sampling)| {
         (Some(scores), sampling)
     });
-    Ok((moves(policy, case, scores.as_deref(), delivery)?, sampling))
+    let moved = moves_levels(policy, case, scores.as_deref(), delivery, device_rows)?;
+    Ok((moved, sampling))
 }
 
 fn point(book: &PartitionBook, percent: u32, row_bytes: usize) -> CurvePoint {

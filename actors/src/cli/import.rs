@@ -1,6 +1,5 @@
 //! `greengnn import`.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -8,6 +7,7 @@ use greengnn_model::import::{ImportOptions, ImportRecord, Treatment, import_fold
 use greengnn_model::store::GraphManifest;
 
 use super::CliResult;
+use super::output::print;
 use crate::lifetime::Unfinished;
 
 #[derive(Debug, clap::Args)]
@@ -65,11 +65,10 @@ pub fn run(args: ImportArgs) -> CliResult {
     };
     let _unfinished = Unfinished::target(&args.out)?;
     let manifest = import_folder(&args.folder, &options, &args.out)?;
-    let mut out = std::io::stdout().lock();
     for (name, value) in table(&manifest) {
-        writeln!(out, "{name:<12} {value}")?;
+        print(format_args!("{name:<12} {value}"))?;
     }
-    writeln!(out, "{:<12} {}", "written to", args.out.display())?;
+    print(format_args!("{:<12} {}", "written to", args.out.display()))?;
     Ok(())
 }
 

@@ -4,7 +4,6 @@
 //! 85 % of the requests (the GreenGNN paper, section I, of Reddit). This checks it on any graph, in every reading of it, and
 //! beside the ceiling that no graph can pass ([`ceiling`]).
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use greengnn_model::locality::{Locality, Scratch, StepUses, ceiling};
@@ -14,6 +13,7 @@ use serde::Serialize;
 
 use super::CliResult;
 use super::explain::SamplingArgs;
+use super::output::print;
 use crate::config::{Resample, TrainConfig};
 use crate::offline::{OfflineError, OfflineParts};
 use crate::report::table::{alignment, render};
@@ -24,6 +24,7 @@ use crate::wiring::step_counts;
 const CLAIM: (u32, f64, f64) = (16, 10.0, 0.85);
 
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("epochs", |arg| arg.help("Epochs to look at, whatever a file says of those of a run [default: 1]")))]
 pub struct LocalityArgs {
     /// Folder that `greengnn partition` wrote, with all parts
     pub parts: PathBuf,
@@ -97,7 +98,7 @@ struct Top {
 pub fn run(args: &LocalityArgs) -> CliResult {
     let config = TrainConfig {
         epochs: args.sampling.epochs.unwrap_or(1),
-        ..args.sampling.resolve()?
+        ..args.sampling.flags().resolve()?
     };
     let parts = OfflineParts::open(&args.parts)?;
     let report = measure(args, &config, &parts)?;
@@ -106,7 +107,7 @@ pub fn run(args: &LocalityArgs) -> CliResult {
     } else {
         describe(&report)
     };
-    writeln!(std::io::stdout(), "{text}")?;
+    print(text)?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use greengnn_energy::meter::{Meter, MeterConfig};
 
 use super::clocks::guard_program;
 use super::{CliResult, seconds};
-use crate::control::cookie_from_environment;
+use crate::control::{ControlError, check_address, cookie_from_environment};
 use crate::lifetime::{self, Told};
 use crate::machine::{self, MachineError, MachineOptions};
 
@@ -21,7 +21,7 @@ const REMOVALS: u32 = 100;
 #[derive(Debug, clap::Args)]
 pub struct MachineArgs {
     /// Address of the supervisor, HOST:PORT; an IPv6 address stands in brackets
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub join: String,
     /// Folder with the manifest.json and the parts that this machine holds
     #[arg(long, value_name = "DIR")]
@@ -41,6 +41,10 @@ pub struct MachineArgs {
     /// Process id of the launcher, with which this process ends
     #[arg(long, hide = true)]
     pub parent: Option<u32>,
+}
+
+fn address(text: &str) -> Result<String, ControlError> {
+    check_address(text).map(|()| text.to_owned())
 }
 
 pub fn run(args: MachineArgs) -> CliResult {

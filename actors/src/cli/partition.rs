@@ -10,9 +10,10 @@ use greengnn_model::partition::{
     stream_assignment,
 };
 use greengnn_model::rng::Purpose;
-use greengnn_model::store::{GraphStore, PartitionerRecord, PartsManifest, StoreError};
+use greengnn_model::store::{FolderWriter, GraphStore, PartitionerRecord, PartsManifest, StoreError};
 
 use super::CliResult;
+use super::output::print;
 use crate::lifetime::{Scratch, Unfinished};
 use crate::metis_child::{MetisChildError, MetisProgram, links_of};
 
@@ -121,6 +122,7 @@ pub fn cut_and_refine(
     refinement: Option<&RefineSpec>,
     out: &Path,
 ) -> Result<PartsManifest, CutError> {
+    FolderWriter::check_free(out)?;
     let store = GraphStore::open(graph)?;
     let nodes = store.manifest().nodes;
     let assignment = match method {
@@ -173,7 +175,7 @@ pub fn run(args: PartitionArgs) -> CliResult {
     let spec = args.refine.spec(args.seed);
     let (graph, out) = (&args.graph, &args.out);
     let manifest = cut_and_refine(graph, args.parts, &args.method, args.seed, spec.as_ref(), out)?;
-    print!("{}", report(&manifest));
+    print(report(&manifest).trim_end())?;
     Ok(())
 }
 
@@ -254,6 +256,17 @@ mod tests {
         assert!(text.contains("nodes 1.500, train seeds"), "{text}");
         assert!(text.contains("halo per node"), "{text}");
         assert_eq!(text.lines().count(), 6, "{text}");
+    }
+
+    #[test]
+    fn a_target_that_exists_is_refused_before_the_graph_is_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("missing");
+        let error = cut(&missing, 2, &Method::Hash, 1, folder.path()).unwrap_err();
+        assert!(
+            matches!(error, CutError::Store(StoreError::TargetExists { .. })),
+            "{error}"
+        );
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //! `--explain`, what a run would cost: see [`explain`].
 
 mod table;
+mod traces;
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use greengnn_model::book::Rank;
@@ -12,15 +12,15 @@ use greengnn_model::executor::Tally;
 use greengnn_model::plan::Delivery;
 use greengnn_model::policy::bound::RunUses;
 use greengnn_model::policy::conformance::{Case, RunTally, check_delivered};
-use greengnn_model::policy::{Budget, RemoteTrace, policy_for};
+use greengnn_model::policy::{Budget, RemoteTrace, ScoreKind, policy_for};
 use greengnn_model::row_type::RowType;
 use greengnn_model::store::PartsManifest;
-use greengnn_model::trace::TraceReader;
 use serde::Serialize;
 
 use super::CliResult;
 use super::explain::{self, ExplainArgs, NothingToSample, SamplingArgs};
-use crate::config::TrainConfig;
+use super::output::print;
+use crate::config::{TrainConfig, TrainFlags, Window};
 use crate::report::units;
 
 #[derive(Debug, clap::Args)]
@@ -42,15 +42,15 @@ pub struct PlanArgs {
     /// How remote rows are asked for: windowed or stream [default: stream for bulk unless all rows fit, else windowed]
     #[arg(long)]
     pub delivery: Option<Delivery>,
-    /// Cache memory: 25% of the remote rows, 64MiB, or 1000rows
-    #[arg(long, default_value = "25%")]
-    pub budget: Budget,
-    /// How remote rows travel and are kept: f32, f16, bf16 or int8
-    #[arg(long, value_name = "TYPE", default_value_t)]
-    pub row_type: RowType,
-    /// Steps per window; exact for `window`, a maximum for `bulk`
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
-    pub window: u32,
+    /// Cache memory: 25% of the remote rows, 64MiB, or 1000rows [default: 25%]
+    #[arg(long)]
+    pub budget: Option<Budget>,
+    /// How remote rows travel and are kept: f32, f16, bf16 or int8 [default: f32]
+    #[arg(long, value_name = "TYPE")]
+    pub row_type: Option<RowType>,
+    /// Steps per window; exact for `window`, a maximum for `bulk` [default: 16]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub window: Option<u32>,
     /// Policies to compare with --traces or to explain with --explain [default: all]
     #[arg(long, value_delimiter = ',', value_name = "P,P,..", action = clap::ArgAction::Set)]
     pub policies: Option<Vec<String>>,
@@ -63,23 +63,40 @@ pub struct PlanArgs {
     pub table: table::TableArgs,
 }
 
-/// Why traces cannot be priced.
-#[derive(Debug, thiserror::Error)]
-pub enum PricingError {
-    #[error("trace {path} is of another graph than {parts}: presample anew, or give the folder that it was made from")]
-    OtherGraph { path: PathBuf, parts: PathBuf },
-    #[error("there is no trace {path}: give the folder that `train --keep-trace` left")]
-    NoTrace { path: PathBuf },
-    #[error("trace {path} is of rank {found}, the one before it is of rank {wanted}: price one rank at a time")]
-    OtherRank { path: PathBuf, found: Rank, wanted: Rank },
-}
-
 /// Several policies, where one is priced.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the traces of one rank are priced for one policy: name it with --policy, or compare with --traces or --explain"
 )]
 pub struct OnePolicy;
+
+/// A window that a run chooses.
+#[derive(Debug, thiserror::Error)]
+#[error("the file's window is auto, which a run comes to by measuring; name one with --window")]
+struct NoWindow;
+
+/// A policy that one rank's trace says too little for.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "policy {policy} ranks rows by {scores}, which the trace of one rank does not say; price it on the traces of all ranks with \
+     --traces, or before a run with --explain"
+)]
+pub struct NeedsScores {
+    policy: &'static str,
+    scores: &'static str,
+}
+
+/// What a policy ranks rows by, in words.
+fn scores_of(kind: ScoreKind) -> &'static str {
+    match kind {
+        ScoreKind::Degree => "the out-degrees of the whole graph",
+        ScoreKind::Presample { .. } => "how often presampled epochs need them",
+        ScoreKind::Vip => "the probability that a batch needs them, from the whole graph",
+        ScoreKind::CorrectedVip { .. } => {
+            "the probability that a batch needs them, from the whole graph and presampled epochs"
+        }
+    }
+}
 
 /// What a plan costs, and what no plan can go below.
 #[derive(Debug, Serialize)]
@@ -131,19 +148,39 @@ impl From<Tally> for Phase {
     }
 }
 
+impl PlanArgs {
+    /// The configuration of the run that is planned; where traces have been sampled already, only how their rows are cached
+    /// is taken from it.
+    fn config(&self) -> Result<TrainConfig, Box<dyn std::error::Error + Send + Sync>> {
+        let flags = TrainFlags {
+            budget: self.budget.map(|budget| budget.to_string()),
+            row_type: self.row_type,
+            window: self.window.map(Window::Steps),
+            delivery: self.delivery,
+            ..self.explain.sampling.flags()
+        };
+        let config = flags.resolve()?;
+        match config.window {
+            Window::Auto => Err(NoWindow.into()),
+            Window::Steps(_) => Ok(config),
+        }
+    }
+}
+
 pub fn run(args: PlanArgs) -> CliResult {
+    let config = args.config()?;
     if let Some(folder) = &args.table.trace_folder {
-        let table = table::make(&args, folder)?;
+        let table = table::make(&args, &config, folder)?;
         let text = if args.json {
             serde_json::to_string_pretty(&table)?
         } else {
             table::describe(&table)
         };
-        writeln!(std::io::stdout(), "{}", text.trim_end())?;
+        print(text.trim_end())?;
         return Ok(());
     }
     if args.explain.explain {
-        return explain::run(&args);
+        return explain::run(&args, &config);
     }
     if args.policies.is_some() {
         return Err(OnePolicy.into());
@@ -151,55 +188,48 @@ pub fn run(args: PlanArgs) -> CliResult {
     if args.explain.sampling != SamplingArgs::default() {
         return Err(NothingToSample.into());
     }
-    let prices = price(&args)?;
+    let prices = price(&args, &config)?;
     let text = if args.json {
         serde_json::to_string_pretty(&prices)?
     } else {
         describe(&prices)
     };
-    writeln!(std::io::stdout(), "{text}")?;
+    print(text)?;
     Ok(())
 }
 
-fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + Sync>> {
+fn price(args: &PlanArgs, config: &TrainConfig) -> Result<Prices, Box<dyn std::error::Error + Send + Sync>> {
     let manifest = PartsManifest::open(&args.parts)?;
-    let mut epochs: Vec<Arc<dyn RemoteTrace>> = Vec::new();
-    let mut rank = None;
-    for path in &args.traces {
-        let reader = open_trace(path, &args.parts, &manifest)?;
-        let found = reader.header().spec.rank;
-        let wanted = *rank.get_or_insert(found);
-        if found != wanted {
-            return Err(PricingError::OtherRank {
-                path: path.clone(),
-                found,
-                wanted,
-            }
-            .into());
-        }
-        epochs.push(Arc::new(reader));
-    }
-    let rank = rank.unwrap_or(0);
-    let book = Arc::new(manifest.row_book().clone());
-    let row_bytes = args.row_type.row_bytes(manifest.features);
-    let remote = book.remote_nodes(rank);
-    let asked_rows = args.budget.rows(row_bytes, remote);
     // What a run does: one way for all ranks.
     let config = TrainConfig {
         policy: args.policy.clone(),
-        delivery: args.delivery,
-        row_type: args.row_type,
-        ..TrainConfig::default()
+        ..config.clone()
     };
-    let delivery = config.delivery_under(args.budget, &manifest);
+    let budget: Budget = config.budget.parse()?;
+    let delivery = config.delivery(&manifest)?;
     let policy = policy_for(&args.policy, delivery)?;
+    if let Some(kind) = policy.score_kind() {
+        return Err(NeedsScores {
+            policy: policy.name(),
+            scores: scores_of(kind),
+        }
+        .into());
+    }
+    let (rank, found) = traces::of_one_rank(&args.traces, &args.parts, &manifest)?;
+    let epochs = found
+        .into_iter()
+        .map(|trace| Arc::new(trace.reader) as Arc<dyn RemoteTrace>);
+    let epochs: Vec<_> = epochs.collect();
+    let book = Arc::new(manifest.row_book().clone());
+    let row_bytes = config.row_type.row_bytes(manifest.features);
+    let asked_rows = budget.rows(row_bytes, book.remote_nodes(rank));
     let uses = RunUses::new(epochs.iter().map(|epoch| &**epoch), 0, &book, rank)?;
     let case = Case {
         asked_rows,
         book,
         rank,
         epochs,
-        window: args.window,
+        window: config.window.steps(),
         from_step: 0,
         with_next: true,
     };
@@ -208,8 +238,8 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
         policy: policy.name(),
         delivery,
         rank,
-        window: args.window,
-        row_type: args.row_type,
+        window: config.window.steps(),
+        row_type: config.row_type,
         budget_rows: tally.budget_rows,
         held_rows_peak: held_rows_peak(&tally),
         feature_requests: tally.feature_requests(),
@@ -229,29 +259,6 @@ fn price(args: &PlanArgs) -> Result<Prices, Box<dyn std::error::Error + Send + S
         compulsory_rows: uses.compulsory_rows(),
         fewest_rows: uses.fewest_rows(tally.budget_rows),
     })
-}
-
-/// A trace of the graph of `parts`, whose manifest that is.
-fn open_trace(
-    path: &Path,
-    parts: &Path,
-    manifest: &PartsManifest,
-) -> Result<TraceReader, Box<dyn std::error::Error + Send + Sync>> {
-    let reader = TraceReader::open(path)?;
-    let hash: String = reader
-        .header()
-        .graph_hash
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    if hash != manifest.graph_hash {
-        return Err(PricingError::OtherGraph {
-            path: path.to_owned(),
-            parts: parts.to_owned(),
-        }
-        .into());
-    }
-    Ok(reader)
 }
 
 fn held_rows_peak(tally: &RunTally) -> u32 {

@@ -1,6 +1,5 @@
 //! `greengnn probe`: what requests and rows cost on this hardware.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use greengnn_energy::probing::{ProbePlan, ProbePlanError};
@@ -8,6 +7,7 @@ use greengnn_energy::profile::Profile;
 use greengnn_model::store::PartsManifest;
 
 use super::CliResult;
+use super::output::print;
 use super::train::title;
 use crate::config::TrainFlags;
 use crate::launcher::{self, LocalRun};
@@ -85,25 +85,23 @@ pub fn run(args: ProbeArgs) -> CliResult {
         }
     };
     profile.save(&out)?;
-    let mut stdout = std::io::stdout().lock();
     if args.json {
-        writeln!(stdout, "{}", serde_json::to_string_pretty(&profile)?)?;
+        print(serde_json::to_string_pretty(&profile)?)?;
     } else {
-        writeln!(stdout, "{profile}profile: {}", out.display())?;
+        print(format_args!("{profile}profile: {}", out.display()))?;
     }
     Ok(())
 }
 
 /// Prints what a probe led by `supervisor` came to.
 pub(super) fn show(profile: &Profile, json: bool, folder: Option<&Path>) -> CliResult {
-    let mut stdout = std::io::stdout().lock();
     if json {
-        writeln!(stdout, "{}", serde_json::to_string_pretty(profile)?)?;
+        print(serde_json::to_string_pretty(profile)?)?;
         return Ok(());
     }
-    write!(stdout, "{profile}")?;
+    print(profile.to_string().trim_end())?;
     if let Some(folder) = folder {
-        writeln!(stdout, "profile: {}", folder.join("profile.json").display())?;
+        print(format_args!("profile: {}", folder.join("profile.json").display()))?;
     }
     Ok(())
 }

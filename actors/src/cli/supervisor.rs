@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use greengnn_model::store::PartsManifest;
 
+use super::output::{note, print};
 use super::probe::ProbeFlags;
 use super::train::{OutputFlags, known, show};
 use super::{AlreadyReported, CliResult, seconds};
@@ -71,6 +72,9 @@ pub fn run(args: SupervisorArgs) -> CliResult {
     };
     let manifest = PartsManifest::open(&args.dir)?;
     config.check_against(&manifest)?;
+    for flag in args.flags.idle(std::slice::from_ref(&config), &manifest)? {
+        note(format_args!("warning: {flag}"));
+    }
     let work = match &args.work {
         Some(text) => serde_json::from_str(text)?,
         None if args.probe => Work::Probe(args.probe_flags.plan()?),
@@ -99,7 +103,7 @@ pub fn run(args: SupervisorArgs) -> CliResult {
         if let Some(address) = &args.output.metrics_addr {
             let address = crate::control::resolve(address).await?;
             let serving = telemetry::serve(address)?;
-            eprintln!("metrics: http://{serving}/metrics");
+            note(format_args!("metrics: http://{serving}/metrics"));
         }
         let listening = move |address: std::net::SocketAddr| {
             if announce {
@@ -107,7 +111,7 @@ pub fn run(args: SupervisorArgs) -> CliResult {
                 let _ = writeln!(std::io::stdout(), "{address}");
             }
             if !launched {
-                eprintln!("listening on {address}; waiting for machines to join");
+                note(format_args!("listening on {address}; waiting for machines to join"));
             }
         };
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(supervisor::run(options, listening, told.heard()).await)
@@ -117,7 +121,7 @@ pub fn run(args: SupervisorArgs) -> CliResult {
         Err(RunError::Interrupted) if launched => Err(Box::new(AlreadyReported)),
         outcome => match outcome? {
             Outcome::Trained(summary) => show(&summary, args.output.json, &out.unwrap_or_default()),
-            Outcome::Chosen(chosen) => Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&chosen)?)?),
+            Outcome::Chosen(chosen) => Ok(print(serde_json::to_string(&chosen)?)?),
             Outcome::Probed(profile) => super::probe::show(&profile, args.output.json, out.as_deref()),
         },
     }

@@ -6,6 +6,7 @@ use clap::builder::PossibleValuesParser;
 use greengnn_model::synth::{PRESETS, SynthSpec, SynthStatistics};
 
 use super::CliResult;
+use super::output::print;
 use crate::lifetime::Unfinished;
 
 #[derive(Debug, clap::Args)]
@@ -25,7 +26,7 @@ pub fn run(args: SynthArgs) -> CliResult {
     let spec = SynthSpec::preset(&args.preset, args.seed)?;
     let _unfinished = Unfinished::target(&args.out)?;
     let manifest = spec.write(&args.out)?;
-    println!(
+    print(format_args!(
         "{}: {} nodes, {} edges ({} stored), {} features, {} classes",
         args.out.display(),
         manifest.nodes,
@@ -33,9 +34,9 @@ pub fn run(args: SynthArgs) -> CliResult {
         manifest.edges,
         manifest.features,
         manifest.classes,
-    );
+    ))?;
     let statistics: SynthStatistics = serde_json::from_value(manifest.source["statistics"].clone())?;
-    println!(
+    print(format_args!(
         "degree: mean {:.1}, median {}, 99th percentile {}, largest {}; {} isolated nodes; \
          {:.1} % of the edges join one class",
         statistics.mean_degree,
@@ -44,6 +45,6 @@ pub fn run(args: SynthArgs) -> CliResult {
         statistics.largest_degree,
         statistics.isolated_nodes,
         100.0 * statistics.same_label_edges,
-    );
+    ))?;
     Ok(())
 }

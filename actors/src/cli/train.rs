@@ -1,6 +1,5 @@
 //! `greengnn train`: a run on this computer.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use greengnn_energy::probing::ProbePlan;
@@ -9,7 +8,9 @@ use greengnn_model::policy::policy_by_name;
 use greengnn_model::store::PartsManifest;
 
 use super::CliResult;
+use super::output::{note, print};
 use crate::config::{Communication, TrainConfig, TrainFlags};
+use crate::kept_traces;
 use crate::launcher::{self, LocalRun};
 use crate::offline::OfflineParts;
 use crate::report::run_folder;
@@ -71,7 +72,13 @@ pub fn run(args: TrainArgs) -> CliResult {
     let config = args.flags.resolve()?;
     let manifest = PartsManifest::open(&args.parts)?;
     config.check_against(&manifest)?;
+    for flag in args.flags.idle(std::slice::from_ref(&config), &manifest)? {
+        note(format_args!("warning: {flag}"));
+    }
     check_device(&config)?;
+    if let Some(folder) = &config.keep_trace {
+        kept_traces::check_free(folder)?;
+    }
     if args.bound && config.communication == Communication::PushPull {
         return Err(NoBound.into());
     }
@@ -113,12 +120,11 @@ pub(super) fn check_device(config: &TrainConfig) -> Result<(), LayerError> {
 
 /// Prints what a run of `supervisor` or `train` came to.
 pub fn show(summary: &RunSummary, json: bool, out: &Path) -> CliResult {
-    let mut stdout = std::io::stdout().lock();
     if json {
-        writeln!(stdout, "{}", summary.to_json()?)?;
+        print(summary.to_json()?)?;
     } else {
-        writeln!(stdout, "{}", table::run(summary))?;
-        writeln!(stdout, "report: {}", out.join("report.html").display())?;
+        print(table::run(summary))?;
+        print(format_args!("report: {}", out.join("report.html").display()))?;
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! `greengnn tune`: chooses policy, budget and window for a run, and says how far the choice is to be trusted.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use greengnn_energy::choice::{Candidates, Choice, Method, WINDOWS};
@@ -11,6 +10,8 @@ use greengnn_model::policy::Budget;
 use greengnn_model::store::PartsManifest;
 
 use super::CliResult;
+use super::compare::KeepTraceError;
+use super::output::print;
 use super::probe::ProbeFlags;
 use super::train::{check_device, title};
 use crate::config::{Communication, TrainConfig, TrainFlags};
@@ -105,19 +106,17 @@ pub fn run(args: TuneArgs) -> CliResult {
         Some(windows) => calibration::run(&tune, chosen, windows)?,
     };
     choice.save(&tune.folder.choice_path())?;
-    let mut stdout = std::io::stdout().lock();
     if tune.args.json {
-        writeln!(stdout, "{}", serde_json::to_string_pretty(&choice)?)?;
+        print(serde_json::to_string_pretty(&choice)?)?;
         return Ok(());
     }
-    write!(stdout, "{choice}")?;
-    writeln!(stdout, "choice: {}", tune.folder.choice_path().display())?;
-    writeln!(
-        stdout,
+    print(choice.to_string().trim_end())?;
+    print(format_args!("choice: {}", tune.folder.choice_path().display()))?;
+    print(format_args!(
         "to train so: greengnn train {} {}",
         tune.args.parts.display(),
         flags_of(&choice)
-    )?;
+    ))?;
     Ok(())
 }
 
@@ -139,6 +138,9 @@ pub(super) struct Tune {
 
 impl Tune {
     fn new(args: TuneArgs) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        if args.flags.keep_trace.is_some() {
+            return Err(KeepTraceError.into());
+        }
         let config = args.flags.resolve()?;
         if config.communication == Communication::PushPull {
             return Err(TuneError::NoRows.into());

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use greengnn_model::plan::Delivery;
 use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::SeedOrder;
+use greengnn_model::store::PartsManifest;
 
+use super::idle::{IdleFlag, Setting, idle_flags};
 use super::{Communication, ConfigError, LowerClocks, Preaggregate, Resample, TrainConfig, Window};
 
 /// The flags of `train` and `supervisor`. A flag that is not given leaves what the file or the default says.
@@ -100,7 +102,7 @@ pub struct TrainFlags {
     /// figures above idle matter [default: 0, which is none]
     #[arg(long, value_name = "SECONDS")]
     pub idle_baseline: Option<f64>,
-    /// Keep the trace files under this folder
+    /// Keep the trace files under this folder, which must have none yet
     #[arg(long, value_name = "DIR")]
     pub keep_trace: Option<PathBuf>,
     /// Lower the graphics clocks of GPUs until the first training step: of those that ranks train on, or of those with these
@@ -117,7 +119,8 @@ pub struct TrainFlags {
     /// for 0.1 s, until the first has one
     #[arg(long)]
     pub lower_clocks_while_waiting: bool,
-    /// Check the parts against their checksums, and every remote row of every batch for reads of empty cache slots
+    /// Check the parts and everything that travels on lanes against checksums, and every remote row of every batch for reads
+    /// of empty cache slots
     #[arg(long)]
     pub verify: bool,
 }
@@ -176,6 +179,31 @@ impl TrainFlags {
         Ok(config)
     }
 
+    /// The flags that were given and that some policies have no use for.
+    pub fn given(&self) -> Vec<(&'static str, Setting)> {
+        let given = [
+            ("--budget", Setting::Budget, self.budget.is_some()),
+            ("--window", Setting::Window, self.window.is_some()),
+            (
+                "--presample-epochs",
+                Setting::PresampleEpochs,
+                self.presample_epochs.is_some(),
+            ),
+            ("--vip-weight", Setting::VipWeight, self.vip_weight.is_some()),
+            ("--network-cost", Setting::NetworkCost, self.network_cost.is_some()),
+        ];
+        let given = given.into_iter().filter(|(_, _, given)| *given);
+        given.map(|(flag, setting, _)| (flag, setting)).collect()
+    }
+
+    /// The flags that were given and change nothing in any of these runs; a file may say what its policy does not use.
+    ///
+    /// # Errors
+    /// A configuration that [`TrainConfig::check`] refuses.
+    pub fn idle(&self, runs: &[TrainConfig], manifest: &PartsManifest) -> Result<Vec<IdleFlag>, ConfigError> {
+        idle_flags(&self.given(), runs, manifest)
+    }
+
     /// A flag that would say how rows are cached was not meant for a run that moves none.
     fn refuse_row_flags(&self) -> Result<(), ConfigError> {
         let given = [
@@ -183,6 +211,12 @@ impl TrainFlags {
             ("budget", self.budget.clone()),
             ("window", self.window.map(|window| window.to_string())),
             ("delivery", self.delivery.map(|delivery| delivery.name().to_owned())),
+            (
+                "presample-epochs",
+                self.presample_epochs.map(|epochs| epochs.to_string()),
+            ),
+            ("vip-weight", self.vip_weight.map(|weight| weight.to_string())),
+            ("network-cost", self.network_cost.map(|cost| cost.to_string())),
         ];
         for (name, value) in given {
             if let Some(found) = value {

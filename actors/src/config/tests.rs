@@ -172,3 +172,53 @@ fn a_resolved_configuration_reads_back_as_it_was() {
     let text = toml::to_string(&config).unwrap();
     assert_eq!(toml::from_str::<TrainConfig>(&text).unwrap(), config);
 }
+
+/// The manifest of a small graph in two parts of 30 nodes.
+fn manifest() -> PartsManifest {
+    let folder = tempfile::tempdir().unwrap();
+    let parts = folder.path().join("parts");
+    greengnn_model::synth::SynthSpec::tiny(60)
+        .write_parts(&parts, 2)
+        .unwrap();
+    PartsManifest::open(&parts).unwrap()
+}
+
+#[test]
+fn without_a_train_seed_there_is_nothing_to_train() {
+    let (config, mut manifest) = (TrainConfig::default(), manifest());
+    manifest.parts[0].train = 0;
+    config.check_against(&manifest).unwrap();
+    manifest.parts[1].train = 0;
+    let error = config.check_against(&manifest).unwrap_err().to_string();
+    assert!(
+        error.contains("parts 0 to 1 has a node in the split `train`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_device_budget_is_a_part_of_the_budget() {
+    let manifest = manifest();
+    let check = |budget: &str, device: &str, row_type| {
+        let config = TrainConfig {
+            policy: "degree".to_owned(),
+            budget: budget.to_owned(),
+            device_budget: Some(device.to_owned()),
+            row_type,
+            ..TrainConfig::default()
+        };
+        config.check_against(&manifest).map_err(|error| error.to_string())
+    };
+    let row_bytes = |rows: usize| format!("{}B", rows * RowType::F32.row_bytes(manifest.features));
+    check("20%", "20%", RowType::F32).unwrap();
+    check("6rows", &row_bytes(6), RowType::F32).unwrap();
+    for (budget, device) in [("20%", "25%"), ("6rows", "7rows"), ("20%", &row_bytes(7))] {
+        let error = check(budget, device, RowType::F32).unwrap_err();
+        let said = format!(
+            "the device budget of {device} is 7 rows of rank 0, and the budget of {budget}, of which it is a part, is 6"
+        );
+        assert!(error.starts_with(&said), "{error}");
+    }
+    // The same bytes hold more rows where they are encoded, and those of the device are not.
+    check(&row_bytes(6), &row_bytes(7), RowType::F16).unwrap();
+}

@@ -19,8 +19,8 @@ pub enum MetricsRecord {
     Step(StepRecord),
     Epoch(EpochSummary),
     Rank(RankRecord),
-    Clock(ClockRecord),
     Meter(MeterRecord),
+    Clock(ClockRecord),
 }
 
 /// What one machine's meter read over one period, with the period's place in time. Machines of one host read the same

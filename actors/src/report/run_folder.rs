@@ -55,6 +55,8 @@ pub enum RunFolderError {
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
+    /// The folders that were made for it, from within.
+    made: Vec<PathBuf>,
     metrics: File,
     energy: File,
 }
@@ -67,6 +69,11 @@ impl RunFolder {
         if path.exists() && !path.is_dir() {
             return Err(RunFolderError::NotAFolder { path });
         }
+        let missing = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty());
+        let made = missing
+            .take_while(|folder| !folder.exists())
+            .map(Path::to_owned)
+            .collect();
         fs::create_dir_all(&path).map_err(io_error("making", &path))?;
         let mut entries = fs::read_dir(&path).map_err(io_error("reading", &path))?;
         if entries.next().is_some() {
@@ -74,7 +81,23 @@ impl RunFolder {
         }
         let metrics = create_appendable(&path.join(METRICS))?;
         let energy = create_appendable(&path.join(ENERGY))?;
-        Ok(Self { path, metrics, energy })
+        Ok(Self {
+            path,
+            made,
+            metrics,
+            energy,
+        })
+    }
+
+    /// Removes what was made and written for a run that did not come about. What others have put there stays, and so does
+    /// what cannot be removed.
+    pub fn discard(self) {
+        for name in [CONFIG, METRICS, ENERGY] {
+            let _ = fs::remove_file(self.path.join(name));
+        }
+        for folder in &self.made {
+            let _ = fs::remove_dir(folder);
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -205,6 +228,8 @@ fn encode_error(name: &'static str) -> impl FnOnce(serde_json::Error) -> RunFold
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use greengnn_energy::quality::Quality;
 
     use super::super::records::StepRecord;
@@ -239,6 +264,23 @@ mod tests {
             "{error}"
         );
         assert_eq!(names(&folder), before);
+    }
+
+    #[test]
+    fn of_a_run_that_did_not_come_about_nothing_stays() {
+        let parent = tempfile::tempdir().unwrap();
+        let discard = |path: &Path| {
+            let folder = RunFolder::create(path).unwrap();
+            folder.write_config(&BTreeMap::from([("epochs", 1)])).unwrap();
+            folder.discard();
+        };
+        let runs = parent.path().join("runs");
+        discard(&runs.join("deep/one"));
+        assert!(!runs.exists());
+        // Folders that were there before stay.
+        fs::create_dir_all(runs.join("two")).unwrap();
+        discard(&runs.join("two"));
+        assert_eq!(fs::read_dir(runs.join("two")).unwrap().count(), 0);
     }
 
     #[test]

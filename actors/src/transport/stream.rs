@@ -24,8 +24,11 @@
 //!   ends a stream that does not. A part that is alone may be larger, up to the limit of a request.
 //! - **A lane of its own.** A stream has a connection while it is open, so that none waits behind another, and leaves it to
 //!   the next one. Either end reads while it writes, so that no two writes wait for each other.
-//! - **Waits.** For rows that it has granted the asker waits as long as for any answer. An owner waits for credit as it
-//!   waits for the next request on any lane: until the connection is closed, or is found dead by TCP's own probes.
+//! - **Waits.** For rows that it has granted the asker waits as long as for any answer. An owner waits for credit
+//!   for as long as a run may take to come to the step that needs the rows, from the first step of the epoch on, without
+//!   being given up: `STEP_PATIENCE` deadlines for each. Then the asker is told and left. For more of the schedule
+//!   an owner waits as it waits for the next request on any lane: until the connection is closed, or is found dead by TCP's
+//!   own probes.
 
 mod asking;
 mod local;
@@ -72,6 +75,13 @@ pub trait RowStream: Send {
 
 /// Deliveries that are granted and have not come, at most. A further grant waits for the first of them.
 const GRANTED_AT_ONCE: usize = 64;
+
+/// Deadlines that the asker of a stream may take for a step, at most. A run in which no step is finished for a dozen is given
+/// up by its supervisor.
+const STEP_PATIENCE: u32 = 20;
+
+/// Steps that the asker may be behind: it asks ahead by one or two batches, and opens a stream before its first step.
+const STEPS_BEHIND: u32 = 2;
 
 /// How errors name a delivery.
 fn delivery_name(part: PartId, step: u32) -> String {

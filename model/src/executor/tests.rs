@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::{Keep, RowType};
+use crate::plan::{Keep, LaterRows, RowType};
 use crate::policy::MemoryTrace;
 use crate::rng::Purpose;
 
@@ -166,6 +166,32 @@ fn every_broken_rule_is_named() {
                 "change {index}, answers {arrivals:?}"
             );
         }
+    }
+}
+
+#[test]
+fn a_stream_has_no_later_rows() {
+    let (book, mut plans) = (book(), plans());
+    // Node 3, which nobody needs before the last step, comes with nodes 1 and 2.
+    let first = &mut plans[0].requests[0];
+    first.rows.push(2);
+    first.places.push(Place::Slot(2));
+    first.later.push(LaterRows {
+        first_row: 2,
+        needed_by_step: 2,
+    });
+    let run = |delivery| {
+        let mut executor = Executor::new(Arc::clone(&book), 0, 4, Arrivals::WhenNeeded).with_delivery(delivery);
+        let mut window = plans[0].clone();
+        // The slot is taken by the later row.
+        window.requests.truncate(2);
+        executor.start_epoch(0);
+        executor.run_window(&window, &trace(&book))
+    };
+    run(Delivery::Windowed).unwrap();
+    match run(Delivery::Stream) {
+        Err(ExecuteError::Violation(violation)) => assert_eq!((violation.rule, violation.step), (16, 0)),
+        other => panic!("later rows in a stream: {other:?}"),
     }
 }
 

@@ -177,6 +177,7 @@ fn check_run(
         run_fill(executor, &fill)?;
     }
     let setup = executors[0].1.tally(Phase::Setup);
+    check_charge(&device, budget_rows, &setup, 0)?;
 
     let mut state = fill.state;
     let mut epochs = Vec::with_capacity(case.epochs.len());
@@ -215,6 +216,10 @@ fn check_run(
             training: executor.tally(Phase::Training),
             evaluation: executor.tally(Phase::Evaluation),
         });
+        for tally in &tallies {
+            check_charge(&device, budget_rows, &tally.training, epoch)?;
+            check_charge(&device, budget_rows, &tally.evaluation, epoch)?;
+        }
         epochs.push(tallies[0]);
         state = state_out;
     }
@@ -252,6 +257,18 @@ fn check_device(fill: &Fill, case: &Case, device_rows: u32) -> Result<(), Confor
         .last()
         .is_none_or(|last| *last < case.book.part_nodes(case.rank));
     broken(known, "the device is to keep an own row that the rank does not have")
+}
+
+/// The rank's own rows on the device and the charged slots are within the budget together.
+fn check_charge(device: &DeviceRows, budget_rows: u32, tally: &Tally, epoch: usize) -> Result<(), ConformanceError> {
+    let charged = tally.held_rows_peak as usize + device.own.len();
+    ensure(charged <= budget_rows as usize, epoch, 15, || {
+        format!(
+            "{} slots and {} own rows on the device are more than the budget of {budget_rows}",
+            tally.held_rows_peak,
+            device.own.len()
+        )
+    })
 }
 
 /// No plan fills, frees or overwrites a slot of the device.

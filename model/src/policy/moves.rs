@@ -80,12 +80,26 @@ pub fn moves(
     scores: Option<&[f64]>,
     delivery: Delivery,
 ) -> Result<RunMoves, ConformanceError> {
+    moves_levels(policy, case, scores, delivery, None)
+}
+
+/// The same with a device that keeps rows: as many as `asked_device_rows`, or as the policy puts there by itself.
+///
+/// # Errors
+/// The first plan or fill that fails.
+pub fn moves_levels(
+    policy: &dyn Policy,
+    case: &Case,
+    scores: Option<&[f64]>,
+    delivery: Delivery,
+    asked_device_rows: Option<u32>,
+) -> Result<RunMoves, ConformanceError> {
     let budget_rows = policy.budget_rows(&case.book, case.rank, case.asked_rows);
     let fill = policy.fill_scored(FillInput {
         book: &case.book,
         rank: case.rank,
         budget_rows,
-        device_rows: policy.device_rows(budget_rows, None),
+        device_rows: policy.device_rows(budget_rows, asked_device_rows),
         scores,
     })?;
     let mut run = RunMoves {

@@ -26,7 +26,7 @@ pub struct FolderWriter {
 impl FolderWriter {
     /// Starts a folder that will be called `target`; whatever has that name already is left alone, and an error.
     pub fn create(target: &Path) -> Result<Self, StoreError> {
-        refuse_existing(target)?;
+        Self::check_free(target)?;
         let prefix = Self::temporary_prefix(target).ok_or_else(|| StoreError::Io {
             doing: "create",
             path: target.to_owned(),
@@ -50,6 +50,11 @@ impl FolderWriter {
             temporary,
             begun: BTreeSet::new(),
         })
+    }
+
+    /// Refuses a target that exists, before the work that would be written there.
+    pub fn check_free(target: &Path) -> Result<(), StoreError> {
+        refuse_existing(target)
     }
 
     /// What the temporary names of `target` begin with in this process; `None` for a path that does not end in a name.

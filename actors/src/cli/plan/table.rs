@@ -21,7 +21,7 @@ use greengnn_model::sampling::EpochSpec;
 use greengnn_model::store::PartsManifest;
 use serde::Serialize;
 
-use super::{PlanArgs, PricingError, open_trace};
+use super::{PlanArgs, traces};
 use crate::config::TrainConfig;
 use crate::offline::OfflineParts;
 use crate::presampler::thread_cpu_s;
@@ -37,8 +37,8 @@ pub struct TableArgs {
     /// Compare policies on all traces of all ranks: the folder that `train --keep-trace` left
     #[arg(long = "traces", value_name = "DIR", conflicts_with_all = ["traces", "policy", "budget", "delivery", "explain"])]
     pub trace_folder: Option<PathBuf>,
-    /// Cache memory per rank
-    #[arg(long, value_delimiter = ',', value_name = "B,B,..", action = clap::ArgAction::Set, default_value = "5%,25%,50%,100%", requires = "trace_folder")]
+    /// Cache memory per rank, with --traces
+    #[arg(long, value_delimiter = ',', value_name = "B,B,..", action = clap::ArgAction::Set, default_value = "5%,25%,50%,100%", requires = "trace_folder", conflicts_with = "explain")]
     pub budgets: Vec<Budget>,
 }
 
@@ -103,11 +103,11 @@ struct Contender {
 }
 
 /// The table of the traces in `folder`, as `args` want it.
-pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
+pub fn make(args: &PlanArgs, config: &TrainConfig, folder: &Path) -> Result<Table, Failure> {
     let manifest = PartsManifest::open(&args.parts)?;
     let book = Arc::new(manifest.row_book().clone());
     let runs = read_runs(&args.parts, folder, &manifest)?;
-    let contenders = contenders(args.policies.as_deref(), args.window)?;
+    let contenders = contenders(args.policies.as_deref(), config.window.steps())?;
     let graph = OfflineParts::open(&args.parts)?;
     let mut scores = Vec::new();
     for contender in &contenders {
@@ -118,7 +118,7 @@ pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
         .map(|run| RunUses::new(run.epochs.iter().map(|epoch| &**epoch), 0, &book, run.rank));
     let uses = uses.collect::<Result<Vec<_>, _>>()?;
     let needed = uses.iter().map(RunUses::needed_rows).sum();
-    let row_bytes = args.row_type.row_bytes(manifest.features);
+    let row_bytes = config.row_type.row_bytes(manifest.features);
     let mut budgets = Vec::new();
     for budget in &args.table.budgets {
         let asked: Vec<u32> = runs
@@ -143,7 +143,7 @@ pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
     Ok(Table {
         ranks: runs.len(),
         epochs: runs.first().map_or(0, |run| run.epochs.len()),
-        row_type: args.row_type,
+        row_type: config.row_type,
         needed_rows: needed,
         compulsory_rows: uses.iter().map(RunUses::compulsory_rows).sum(),
         budgets,
@@ -152,34 +152,19 @@ pub fn make(args: &PlanArgs, folder: &Path) -> Result<Table, Failure> {
 
 /// The traces `epoch-E/rank-R.trace` of all ranks.
 fn read_runs(parts: &Path, folder: &Path, manifest: &PartsManifest) -> Result<Vec<RankRun>, Failure> {
-    let mut runs = Vec::new();
-    for rank in 0..manifest.book.parts() {
-        let path = |epoch: u32| folder.join(format!("epoch-{epoch}")).join(format!("rank-{rank}.trace"));
-        let paths = (0..).map(path).take_while(|path| path.exists());
-        let readers = paths.map(|path| open_trace(&path, parts, manifest));
-        let readers = readers.collect::<Result<Vec<_>, _>>()?;
-        let Some(first) = readers.first() else {
-            return Err(PricingError::NoTrace { path: path(0) }.into());
-        };
-        let spec = first.header().spec.clone();
-        if spec.rank != rank {
-            return Err(PricingError::OtherRank {
-                path: path(0),
-                found: spec.rank,
-                wanted: rank,
-            }
-            .into());
-        }
-        let epochs = readers
+    let of_rank = |found: Vec<traces::Found>| {
+        let spec = found.first()?.header().spec.clone();
+        let epochs = found
             .into_iter()
-            .map(|reader| Arc::new(reader) as Arc<dyn RemoteTrace>);
-        runs.push(RankRun {
-            rank,
+            .map(|trace| Arc::new(trace.reader) as Arc<dyn RemoteTrace>);
+        Some(RankRun {
+            rank: spec.rank,
             spec,
             epochs: epochs.collect(),
-        });
-    }
-    Ok(runs)
+        })
+    };
+    let ranks = traces::of_all_ranks(folder, parts, manifest)?;
+    Ok(ranks.into_iter().filter_map(of_rank).collect())
 }
 
 /// The policies of these names; without names all, and variants of `window` and `bulk` beside.

@@ -6,6 +6,7 @@ use greengnn_energy::simulator::RepeatedRuns;
 
 use super::Tune;
 use super::runs::{CandidateRun, Costs};
+use crate::cli::output::note;
 use crate::work::Chosen;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -35,24 +36,24 @@ pub(super) fn run(tune: &Tune, chosen: Chosen, windows: &[u32]) -> Result<Choice
     let fingerprint = chosen.profile.fingerprint.clone();
     let calibration = match Calibration::learn(&learnt_from, CalibrationOptions::default(), fingerprint) {
         Err(CalibrationError::NothingToLearn) => {
-            eprintln!(
+            note(format_args!(
                 "calibration: {}; the simulator decides alone",
                 CalibrationError::NothingToLearn
-            );
+            ));
             return Ok(chosen.choice);
         }
         learnt => learnt?,
     };
     calibration.save(&tune.folder.calibration_path())?;
     let judged = calibration.leave_one_out;
-    eprintln!(
+    note(format_args!(
         "calibration: of {} pairs of windows, each predicted without one of the two, the simulator orders {} wrongly and the \
          calibrated score {}; it is {}",
         judged.pairs,
         judged.analytic_wrong,
         judged.learnt_wrong,
         if calibration.is_used { "used" } else { "not used" }
-    );
+    ));
     Ok(chosen.choice.calibrated(&calibration)?)
 }
 

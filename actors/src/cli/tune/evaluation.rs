@@ -1,7 +1,6 @@
 //! `greengnn tune --evaluate`: every candidate is run, and the choice is held against what they cost.
 
 use std::fmt::Write as _;
-use std::io::Write;
 
 use greengnn_energy::choice::{Choice, Prediction};
 use greengnn_energy::quality::Quality;
@@ -10,6 +9,7 @@ use serde::Serialize;
 
 use super::runs::{CandidateRun, Costs, EpochCost};
 use super::{CliResult, Tune};
+use crate::cli::output::print;
 use crate::config::TrainConfig;
 use crate::work::Chosen;
 
@@ -91,13 +91,13 @@ pub(super) fn run(tune: &Tune) -> CliResult {
         }
     }
     tune.write_evaluation(&evaluated)?;
-    let mut stdout = std::io::stdout().lock();
     if tune.args.json {
-        writeln!(stdout, "{}", serde_json::to_string_pretty(&evaluated)?)?;
+        print(serde_json::to_string_pretty(&evaluated)?)?;
         return Ok(());
     }
-    write!(stdout, "{}{}", report(&evaluated, CPU)?, report(&evaluated, JOULES)?)?;
-    writeln!(stdout, "all runs: {}", tune.folder.evaluation_path().display())?;
+    let reports = [report(&evaluated, CPU)?, report(&evaluated, JOULES)?].concat();
+    print(reports.trim_end())?;
+    print(format_args!("all runs: {}", tune.folder.evaluation_path().display()))?;
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use greengnn_model::rng::{mix_words, shuffle};
 use serde::Serialize;
 
 use super::title;
+use crate::cli::output::note;
 use crate::config::{TrainConfig, Window};
 use crate::launcher::{self, LaunchError, LocalRun};
 use crate::report::summary::RunSummary;
@@ -77,7 +78,7 @@ impl Runs<'_> {
         for (number, (candidate, repeat)) in order.iter().enumerate() {
             let run = &candidates[*candidate];
             let CandidateRun { config, prediction, .. } = run;
-            eprintln!(
+            note(format_args!(
                 "run {} of {}: {} ({}) at {}, window {}, batch size {}, repeat {repeat}",
                 number + 1,
                 order.len(),
@@ -86,7 +87,7 @@ impl Runs<'_> {
                 prediction.budget,
                 prediction.window,
                 config.batch_size,
-            );
+            ));
             found.insert((*candidate, *repeat), self.cost(run, *repeat)?);
         }
         let mut costs = Costs::new();

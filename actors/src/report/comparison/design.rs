@@ -1,7 +1,6 @@
 //! What is compared: the cells of a comparison, and the order in which they run.
 
-use greengnn_model::book::PartitionBook;
-use greengnn_model::policy::{Budget, Policy};
+use greengnn_model::policy::Budget;
 use greengnn_model::rng::{mix_words, shuffle};
 use serde::{Deserialize, Serialize};
 
@@ -88,11 +87,6 @@ pub enum DesignError {
     Twice { what: &'static str, value: String },
     #[error("the comparison has more than {MOST_CELLS} runs; name fewer values")]
     TooManyCells,
-}
-
-/// Whether the rows that a policy may keep depend on what it is granted. Those of `on-demand` and `full` do not.
-pub fn takes_budget(policy: &dyn Policy, book: &PartitionBook) -> bool {
-    (0..book.parts()).any(|rank| policy.budget_rows(book, rank, 0) != policy.budget_rows(book, rank, u32::MAX))
 }
 
 impl Design {
@@ -185,11 +179,8 @@ fn once_each<T: PartialEq + std::fmt::Display>(what: &'static str, values: &[T])
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::collections::HashSet;
-
-    use greengnn_model::policy::policy_by_name;
-
     use super::*;
+    use std::collections::HashSet;
 
     /// `on-demand` without, `bulk` with two budgets.
     pub(crate) fn design() -> Design {
@@ -281,13 +272,5 @@ pub(crate) mod tests {
             ..design()
         };
         assert_eq!((without.check(), without.cells().len()), (Ok(()), 6));
-    }
-
-    #[test]
-    fn on_demand_and_full_take_no_budget() {
-        let book = PartitionBook::new(vec![0, 10, 30]).unwrap();
-        let takes = |name: &str| takes_budget(&*policy_by_name(name).unwrap(), &book);
-        assert!(takes("bulk") && takes("window") && takes("lru"));
-        assert!(!takes("on-demand") && !takes("full"));
     }
 }

@@ -112,7 +112,6 @@ pub(crate) fn sample() -> RunSummary {
         total_s: 12.5,
         bound_by: "bound by compute".into(),
         row_bound: None,
-        gpu_clocks: None,
         meters: vec![MeterSources {
             host: "host".into(),
             machine: "machine-0".into(),
@@ -121,6 +120,7 @@ pub(crate) fn sample() -> RunSummary {
                 SourceReport::new("rapl", Quality::Unavailable, "no powercap zone"),
             ],
         }],
+        gpu_clocks: None,
     }
 }
 
@@ -129,6 +129,7 @@ const RUN_NAMES: &[&str] = &[
     "communication",
     "policy",
     "window",
+    "is_window_chosen",
     "row_type",
     "budget_rows",
     "held_rows_peak",
@@ -140,6 +141,7 @@ const RUN_NAMES: &[&str] = &[
     "cpu_fingerprint",
     "seed",
     "idle",
+    "probing",
     "presampling",
     "meters",
     "epochs",

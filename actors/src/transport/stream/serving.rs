@@ -9,14 +9,15 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
+use tokio::time::timeout;
 use tokio::try_join;
 
 use super::super::Caller;
 use super::super::frame::{FrameHeader, FrameKind, ProtocolError, RefusalCode};
 use super::super::link::{self, Fault};
 use super::super::service::{Refusal, RowReply, Scratch, Service};
-use super::ScheduledRows;
 use super::wire::{LAST, PartReader, StreamOpen, cost, part_rows};
+use super::{STEP_PATIENCE, STEPS_BEHIND, ScheduledRows};
 use crate::shard::{PartShard, lock};
 
 /// Bytes of schedules that are read ahead, so that a credit costs one read.
@@ -155,12 +156,23 @@ impl Answer<'_> {
             phase: delivery.phase,
             ..self.caller.period
         };
+        let patience = service.settings.deadline * STEP_PATIENCE;
+        let patience = patience.saturating_mul(delivery.step.saturating_add(STEPS_BEHIND));
+        let step = delivery.step;
         let reply = RowReply::new(service, &self.shard, self.id, delivery.rows);
         let reply = Arc::new(reply);
         for index in 0..reply.frames() {
             scratch.fill(&reply, index).await?;
             *sent_rows += reply.rows_of_frame(index).len() as u64;
-            self.ahead.granted(*sent_rows).await;
+            if timeout(patience, self.ahead.granted(*sent_rows)).await.is_err() {
+                let reason = format!(
+                    "rank {} has granted no rows for step {step} for {} s",
+                    self.caller.rank,
+                    patience.as_secs_f32()
+                );
+                tracing::warn!("a stream was given up: {reason}");
+                return self.refuse(writer, Refusal::new(RefusalCode::BadRequest, reason)).await;
+            }
             if index == 0 {
                 let caller = Caller { period, ..self.caller };
                 let admitted = service.check_membership().and_then(|()| {

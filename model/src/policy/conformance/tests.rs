@@ -85,6 +85,7 @@ enum Fault {
     LeavesDeviceSlotsEmpty,
     PutsAStrangeRowOnTheDevice,
     FreesASlotOfTheDevice,
+    KeepsOwnRowsBesideTheBudget,
 }
 
 struct FaultyPlanner {
@@ -122,6 +123,7 @@ impl Policy for Faulty {
         match self.fault {
             Fault::CrowdsTheDevice => fill.device.slots = 11,
             Fault::LeavesDeviceSlotsEmpty | Fault::FreesASlotOfTheDevice => fill.device.slots = 1,
+            Fault::KeepsOwnRowsBesideTheBudget => fill.device.own = vec![0, 1],
             Fault::PutsAStrangeRowOnTheDevice => fill.device.own = vec![book.part_nodes(rank)],
             _ => {}
         }
@@ -172,6 +174,20 @@ impl Planner for FaultyPlanner {
 }
 
 #[test]
+fn plans_that_wait_for_later_rows_cannot_be_streamed() {
+    let case = skewed(100);
+    let rows = |delivery| check_delivered(&Bulk::default(), &case, None, delivery);
+    rows(Delivery::Windowed).unwrap();
+    match rows(Delivery::Stream) {
+        Err(ConformanceError::Execute {
+            error: ExecuteError::Violation(violation),
+            ..
+        }) => assert_eq!(violation.rule, 16),
+        other => panic!("bulk's windows were streamed: {other:?}"),
+    }
+}
+
+#[test]
 fn a_faulty_policy_is_found_and_its_rule_named() {
     let full = || -> Box<dyn Policy> { Box::new(Full) };
     let bulk = || -> Box<dyn Policy> { Box::new(Bulk::default()) };
@@ -188,6 +204,9 @@ fn a_faulty_policy_is_found_and_its_rule_named() {
         (bulk(), Fault::LeavesDeviceSlotsEmpty, 14),
         (full(), Fault::PutsAStrangeRowOnTheDevice, 14),
         (full(), Fault::FreesASlotOfTheDevice, 14),
+        (full(), Fault::KeepsOwnRowsBesideTheBudget, 15),
+        // Its slots are within the budget until it fills them.
+        (bulk(), Fault::KeepsOwnRowsBesideTheBudget, 15),
     ];
     for (policy, fault, expected) in faults {
         let faulty = Faulty {
