@@ -21,7 +21,7 @@ const LOCKED_LOW: &str = "544 715 1328";
 /// NVML's status for who may not set clocks.
 const NO_PERMISSION: &str = "4";
 
-/// Epochs that are sampled before training, so that the set-up takes seconds, or longer than any of these tests.
+/// Epochs that are sampled before training: a set-up of seconds, many times what a lease takes, and one that no test waits for.
 const SOME: &str = "150";
 const MANY: &str = "1000";
 
@@ -77,7 +77,7 @@ impl Run {
 }
 
 fn parts() -> &'static Path {
-    tiny_parts(2000, 2)
+    tiny_parts(20_000, 2)
 }
 
 /// The process that holds the clocks down, which its lease is named after.

@@ -154,7 +154,7 @@ impl ClockSummary {
             .map(|not| format!("GPU clocks not lowered on {}: {}", not.machine, not.reason));
         let lines: Vec<String> = lowered.chain(not_lowered).collect();
         match lines.is_empty() {
-            true => vec!["GPU clocks not lowered: the set-up was over before they could be".to_owned()],
+            true => vec!["GPU clocks not lowered: what they are lowered for was over before they could be".to_owned()],
             false => lines,
         }
     }
