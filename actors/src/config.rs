@@ -17,6 +17,9 @@ use greengnn_model::sampling::{EpochSpec, SeedOrder, StepCounts};
 use greengnn_model::store::PartsManifest;
 use serde::{Deserialize, Serialize};
 
+use crate::wiring::PATIENCE;
+use crate::work::Work;
+
 pub use flags::TrainFlags;
 pub use lower_clocks::LowerClocks;
 pub use window::Window;
@@ -453,6 +456,45 @@ impl TrainConfig {
             training,
             order: self.batch_order,
             steps,
+        }
+    }
+
+    /// What is not as by default, as the names of flags and what follows them: a value, or nothing for a switch that is on.
+    pub fn other_than_default(&self) -> Vec<(String, String)> {
+        let values = |config: &Self| match serde_json::to_value(config) {
+            Ok(serde_json::Value::Object(values)) => values,
+            _ => serde_json::Map::new(),
+        };
+        let default = values(&Self::default());
+        let differs = values(self)
+            .into_iter()
+            .filter(|(name, value)| default.get(name) != Some(value));
+        let text = |value: &serde_json::Value| match value {
+            serde_json::Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        differs
+            .map(|(name, value)| match &value {
+                serde_json::Value::Bool(true) => (name, String::new()),
+                serde_json::Value::Array(values) => {
+                    let values: Vec<String> = values.iter().map(text).collect();
+                    (name, format!(" {}", values.join(",")))
+                }
+                value => (name, format!(" {}", text(value))),
+            })
+            .collect()
+    }
+
+    /// How long ranks may probe before the first epoch, in such a work; nothing where they do not.
+    pub fn probe_within(&self, work: &Work) -> std::time::Duration {
+        let probes = match work {
+            Work::Train(_) => self.window.is_auto(),
+            Work::Probe(_) | Work::Tune(_) => true,
+        };
+        if probes {
+            self.deadline() * PATIENCE
+        } else {
+            std::time::Duration::ZERO
         }
     }
 

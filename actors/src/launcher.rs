@@ -97,6 +97,12 @@ pub fn run(local: &LocalRun) -> Result<Outcome, LaunchError> {
             what: "a folder for temporary files".to_owned(),
             source,
         })?;
+    // A profile may be larger than an argument may be.
+    let work_file = work.path().join("work.json");
+    std::fs::write(&work_file, serde_json::to_vec(&local.work)?).map_err(|source| LaunchError::Start {
+        what: "a file that tells the supervisor its work".to_owned(),
+        source,
+    })?;
     let cookie = random_cookie()?;
     let mut family = Family::default();
 
@@ -109,7 +115,7 @@ pub fn run(local: &LocalRun) -> Result<Outcome, LaunchError> {
         .arg("--resolved")
         .arg(serde_json::to_string(&local.config)?)
         .arg("--work")
-        .arg(serde_json::to_string(&local.work)?);
+        .arg(&work_file);
     if let Some(out) = &local.out {
         supervisor.arg("--out").arg(out);
     }

@@ -23,7 +23,7 @@ pub enum Planned {
     Window(WindowPlan),
     /// The epoch has no more windows.
     EpochEnd {
-        /// CPU seconds that planning it took.
+        /// CPU seconds that planning it took, and choosing how.
         plan_cpu_s: f64,
     },
 }
@@ -81,12 +81,15 @@ impl RankPlanner {
             let Some(trace) = upcoming.take().or_else(|| traces.blocking_recv()) else {
                 return;
             };
-            if self.policy.needs_next_epoch() && epoch + 1 < self.epochs {
+            // A choice looks at two epochs, whatever the policy.
+            let looks_ahead = self.policy.needs_next_epoch() || (epoch == 0 && self.tuner.is_some());
+            if looks_ahead && epoch + 1 < self.epochs {
                 upcoming = traces.blocking_recv();
                 if upcoming.is_none() {
                     return;
                 }
             }
+            let cpu_before = thread_cpu_s();
             if let Err(error) = self.choose(epoch, &trace, upcoming.as_ref()) {
                 // Nobody listens any more if the rank is ending.
                 let _ = plans.blocking_send(Err(error));
@@ -96,9 +99,12 @@ impl RankPlanner {
             if plans.blocking_send(Ok(starts)).is_err() {
                 return;
             }
-            let end = match self.plan_epoch(trace, upcoming.clone(), &plans) {
-                Ok(Some(plan_cpu_s)) => Ok(Planned::EpochEnd { plan_cpu_s }),
-                Ok(None) => return,
+            let next = upcoming.clone().filter(|_| self.policy.needs_next_epoch());
+            let end = match self.plan_epoch(trace, next, &plans) {
+                Ok(true) => Ok(Planned::EpochEnd {
+                    plan_cpu_s: thread_cpu_s() - cpu_before,
+                }),
+                Ok(false) => return,
                 Err(error) => Err(error),
             };
             let failed = end.is_err();
@@ -130,15 +136,14 @@ impl RankPlanner {
         Ok(())
     }
 
-    /// Sends the windows of one epoch; none when the prefetcher is gone.
+    /// Sends the windows of one epoch; false when the prefetcher is gone.
     fn plan_epoch(
         &mut self,
         trace: Arc<EpochTrace>,
         next: Option<Arc<EpochTrace>>,
         plans: &mpsc::Sender<Result<Planned, PlannerError>>,
-    ) -> Result<Option<f64>, PlannerError> {
+    ) -> Result<bool, PlannerError> {
         let epoch = trace.epoch;
-        let cpu_before = thread_cpu_s();
         let mut planner = self.policy.plan(PlanInput {
             rank: self.rank,
             book: Arc::clone(&self.book),
@@ -155,13 +160,13 @@ impl RankPlanner {
                 tuner.count(&window);
             }
             if plans.blocking_send(Ok(Planned::Window(window))).is_err() {
-                return Ok(None);
+                return Ok(false);
             }
         }
         self.state = planner.into_state();
         if let Some(tuner) = &mut self.tuner {
             tuner.planned(epoch);
         }
-        Ok(Some(thread_cpu_s() - cpu_before))
+        Ok(true)
     }
 }

@@ -3,7 +3,7 @@
 //! Two barriers frame a slot. Meters are read outside of them, so that what all machines do between two readings of a slot
 //! is the same whether somebody asks or nobody does, but for the asking. One rank of each machine reads the meter.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -85,6 +85,8 @@ pub struct Prober {
     pub collective: Collective,
     /// Bytes of an encoded row.
     pub row_bytes: usize,
+    /// Whether the lanes check what they carry.
+    pub checksums: bool,
     /// None for ranks whose machine is read by another.
     pub meter: Option<MachineMeter>,
     /// The longest that a whole probe may last.
@@ -151,25 +153,24 @@ impl Prober {
         Ok((self.profile(slots, all)?, traffic))
     }
 
-    /// The hardware that takes part, of all computers.
+    /// The hardware that takes part, and the ranks of every machine.
     ///
     /// # Errors
     /// A rank that does not answer.
-    pub async fn hardware(&self) -> Result<Fingerprint, ProbeError> {
-        let own = match self.meter {
-            Some(_) => {
-                let host = greengnn_energy::process::boot_id();
-                Some((
-                    host,
-                    tokio::task::spawn_blocking(|| Fingerprint::of_this_computer(gpu_names())).await?,
-                ))
+    pub async fn hardware(&self) -> Result<(Fingerprint, Vec<Vec<Rank>>), ProbeError> {
+        let own = match &self.meter {
+            Some(machine) => {
+                let hardware = tokio::task::spawn_blocking(|| Fingerprint::of_this_computer(gpu_names())).await?;
+                Some((greengnn_energy::process::boot_id(), hardware, machine.ranks.clone()))
             }
             None => None,
         };
-        let mut computers: BTreeMap<String, Fingerprint> = BTreeMap::new();
-        let all: Vec<Option<(String, Fingerprint)>> = self.gather(HARDWARE, &own).await?;
-        computers.extend(all.into_iter().flatten());
-        Ok(Fingerprint::combine(computers.into_values()))
+        let all: Vec<Option<(String, Fingerprint, Vec<Rank>)>> = self.gather(HARDWARE, &own).await?;
+        let machines = || all.iter().flatten();
+        let mut placement: Vec<Vec<Rank>> = machines().map(|(_, _, ranks)| ranks.clone()).collect();
+        placement.sort_unstable();
+        let hardware = machines().map(|(host, hardware, _)| (host.clone(), hardware.clone()));
+        Ok((Fingerprint::of_machines(hardware), placement))
     }
 
     fn profile(&self, slots: Vec<Slot>, all: Vec<Seen>) -> Result<Profile, ProbeError> {
@@ -199,6 +200,7 @@ impl Prober {
             machines,
             fetched,
             row_bytes: self.row_bytes as u32,
+            checksums: self.checksums,
             measured_at,
         };
         Ok(readings.profile()?)

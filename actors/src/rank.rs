@@ -10,16 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greengnn_energy::choice::{Candidates, Choice, Method, Tuned, WINDOWS};
-use greengnn_energy::probing::ProbePlan;
 use greengnn_energy::profile::Profile;
-use greengnn_energy::simulator::Mode;
 use greengnn_model::assemble::InputBuffers;
 use greengnn_model::book::{PartitionBook, Rank};
 use greengnn_model::counters::{Phase, Traffic};
 use greengnn_model::layers::{NamedParameter, Trainable};
 use greengnn_model::plan::{CacheState, Delivery, DeviceRows};
-use greengnn_model::policy::{Budget, Policy, RemoteTrace};
+use greengnn_model::policy::Policy;
 use greengnn_model::rows::RowBook;
 use greengnn_model::sampling::StepCounts;
 use greengnn_model::store::PartStore;
@@ -32,28 +29,32 @@ use crate::arena::RowArena;
 use crate::causes::in_one_line;
 use crate::collective::Collective;
 use crate::config::TrainConfig;
-use crate::filling::{Filling, FillingError};
+use crate::filling::Filling;
 use crate::gpu_clocks::GpuClocks;
 use crate::machine::MachineEvent;
-use crate::planner::{Asking, PLANS_AHEAD, RankPlanner, encode_as};
-use crate::prefetcher::{PrefetchError, Prefetched, Prefetcher, planned_of};
+use crate::planner::{Asking, RankPlanner};
+use crate::prefetcher::{Prefetched, Prefetcher};
 use crate::presampler::{EPOCHS_AHEAD, EpochTrace, Presampler, PresamplerError};
-use crate::probe::{MachineMeter, Prober};
+use crate::probe::MachineMeter;
+use crate::push_pull::PushPullSeat;
 use crate::push_pull::first_layer::FirstLayer;
 use crate::push_pull::loader::PushLoader;
-use crate::push_pull::{PushPullError, PushPullSeat};
 use crate::report::records::StepRecord;
 use crate::report::summary::Planned;
 use crate::residency::Residency;
 use crate::trainer::{EpochOutcome, Trainer, TrainerError, TrainerEvents};
 use crate::transport::Transport;
-use crate::tuning::stage::{StageError, TuningStage};
-use crate::tuning::{TRACED_EPOCHS, TrainedEpochs, candidates_of_run};
+use crate::tuning::TrainedEpochs;
 use crate::wiring::PATIENCE;
-use crate::work::{Chosen, Known, Work};
+use crate::work::{Chosen, Work};
 
 #[cfg(test)]
 mod bounds;
+mod loader;
+mod measuring;
+
+use loader::{Loader, RowLoader};
+use measuring::start_prober;
 
 /// What a rank is given.
 pub struct RankStart {
@@ -360,7 +361,7 @@ fn start_workers(
         trained,
         cancelled: trainer_cancelled,
         // Longer than the others wait for a rank, so that their error, which names it, comes first.
-        patience: config.deadline() * (PATIENCE + 1),
+        patience: config.deadline() * (PATIENCE + 1) + config.probe_within(&start.work),
     };
     let told = myself.clone();
     spawn_worker(format!("rank-{rank}"), &myself, move || {
@@ -385,265 +386,6 @@ fn start_workers(
         permits: vec![epoch_permits, ahead],
         working: prefetching,
     })
-}
-
-impl RankStart {
-    fn prober(&self, plan: ProbePlan) -> Prober {
-        Prober {
-            rank: self.rank,
-            plan,
-            book: Arc::clone(self.rows.book()),
-            transport: Arc::clone(&self.transport),
-            collective: self.filling.clone(),
-            row_bytes: self.config.row_type.row_bytes(self.part.manifest().features),
-            meter: self.meter.clone(),
-            within: self.config.deadline() * PATIENCE,
-        }
-    }
-}
-
-impl RankStart {
-    /// What is done before the first epoch where something is to be chosen.
-    fn tuning_stage(&self, trained: TrainedEpochs, cancelled: watch::Receiver<bool>) -> Option<TuningStage> {
-        let config = &self.config;
-        let (known, candidates, mode) = match &self.work {
-            Work::Train(known) if config.window.is_auto() => (known, self.candidates(), Mode::default()),
-            Work::Tune(plan) => (&plan.known, plan.candidates.clone(), plan.mode),
-            _ => return None,
-        };
-        Some(TuningStage {
-            prober: self.prober(known.probe.clone()),
-            known: known.clone(),
-            candidates,
-            mode,
-            only_choose: matches!(self.work, Work::Tune(_)),
-            epochs: config.epochs,
-            parameters: config.policy_parameters(),
-            ahead: config.ahead,
-            row_bytes: config.row_type.row_bytes(self.part.manifest().features),
-            runtime: tokio::runtime::Handle::current(),
-            cancelled,
-            trained,
-        })
-    }
-
-    /// The policy as it is planned where the windows are given and what fetches cost is known; none where it is not.
-    fn tuned_policy(&self) -> Option<Arc<dyn Policy>> {
-        let Work::Train(Known {
-            profile: Some(profile), ..
-        }) = &self.work
-        else {
-            return None;
-        };
-        let parts = self.book.parts();
-        let coefficients = profile.coefficients_of(self.rank, parts, u32::from(parts), 0.0, 0.0);
-        let tuned = Tuned::by(&coefficients, self.rank, self.config.policy_parameters());
-        tuned.policy(&Method::new(&self.config.policy, self.delivery)).ok()
-    }
-
-    fn candidates(&self) -> Candidates {
-        // The text was checked before the run began.
-        let budget = self.config.budget.parse();
-        let budget = budget.unwrap_or(Budget::Rows(u64::from(self.budget_rows)));
-        candidates_of_run(&self.config.policy, self.config.delivery, budget, &WINDOWS)
-    }
-}
-
-/// A rank that does nothing but take part in a probe.
-fn start_prober(prober: Prober, myself: ActorRef<RankEvent>, machine: ActorRef<MachineEvent>) -> RankActorState {
-    let rank = prober.rank;
-    let told = myself;
-    let probing = tokio::spawn(async move {
-        let working = tokio::spawn(async move { prober.run().await });
-        let _ends_with_this = AbortOnDrop(working.abort_handle());
-        match working.await {
-            Ok(Ok((profile, _))) => {
-                let _ = told.cast(RankEvent::Probed(Box::new(profile)));
-            }
-            Ok(Err(error)) => fail(&told, in_one_line(&error), false),
-            Err(error) => fail(&told, format!("the prober of rank {rank} ended: {error}"), false),
-        }
-    });
-    RankActorState {
-        machine,
-        rank,
-        cancelled: Arc::default(),
-        _cancel_trainer: watch::Sender::new(false),
-        permits: Vec::new(),
-        working: probing,
-    }
-}
-
-/// What makes batches out of traces.
-enum Loader {
-    /// From rows that are pulled under a policy.
-    Rows(Box<RowLoader>),
-    /// From the rank's columns of all rows, in push-pull.
-    Columns(PushLoader),
-}
-
-/// The fill first, then plans and their execution side by side.
-struct RowLoader {
-    filling: Filling,
-    planner: RankPlanner,
-    prefetcher: Prefetcher,
-    /// What is done before the first epoch where windows are to be chosen.
-    tuning: Option<TuningStage>,
-    /// The machine's GPU clocks, if they are to be lowered.
-    clocks: Option<Arc<GpuClocks>>,
-}
-
-/// Why a rank's loader ended.
-#[derive(Debug, thiserror::Error)]
-enum LoaderError {
-    #[error(transparent)]
-    Filling(#[from] FillingError),
-    #[error(transparent)]
-    Prefetch(#[from] PrefetchError),
-    #[error("the planner could not start: {0}")]
-    Planner(#[from] std::io::Error),
-    #[error("rank {rank} could not choose: {}", in_one_line(source))]
-    Tuning { rank: Rank, source: StageError },
-    #[error("rank {rank}: {}", in_one_line(source))]
-    PushPull { rank: Rank, source: PushPullError },
-}
-
-impl Loader {
-    async fn run(
-        self,
-        traces: mpsc::Receiver<Arc<EpochTrace>>,
-        batches: mpsc::Sender<Prefetched>,
-        told: &ActorRef<RankEvent>,
-    ) -> Result<(), LoaderError> {
-        let loader = match self {
-            Self::Rows(loader) => return loader.run(traces, batches, told).await,
-            Self::Columns(loader) => loader,
-        };
-        let rank = loader.collective.rank();
-        let failed = |source| LoaderError::PushPull { rank, source };
-        let (columns, traffic, planned) = loader.gather().await.map_err(failed)?;
-        let _ = told.cast(RankEvent::Filled(Filled {
-            traffic,
-            planned,
-            ..Filled::default()
-        }));
-        loader.run(Arc::new(columns), traces, batches).await.map_err(failed)
-    }
-}
-
-impl RowLoader {
-    async fn run(
-        mut self,
-        mut traces: mpsc::Receiver<Arc<EpochTrace>>,
-        batches: mpsc::Sender<Prefetched>,
-        told: &ActorRef<RankEvent>,
-    ) -> Result<(), LoaderError> {
-        let rank = self.prefetcher.rank;
-        if let Some(tuning) = self.tuning.take_if(|tuning| tuning.only_choose) {
-            let failed = |source| LoaderError::Tuning { rank, source };
-            return self.choose(tuning, traces, &batches, told).await.map_err(failed);
-        }
-        let own_rows = self.filling.rows.book().part_nodes(rank);
-        let device_budget_rows = u64::from(self.filling.device_rows);
-        let mut fill = self.filling.plan().await?;
-        encode_as(self.planner.row_type, &mut fill.requests);
-        let held = fill.state.held.len() as u64;
-        let (traffic, resident) = self.prefetcher.fill(&fill).await?;
-        let failed = |source| LoaderError::Tuning { rank, source };
-        let mut probed = None;
-        if let Some(tuning) = &mut self.tuning {
-            if let Some(clocks) = self.clocks.take() {
-                // Before all ranks tell their hardware. A task that panics has said so.
-                let _ = tokio::task::spawn_blocking(move || clocks.rank_is_set_up(rank)).await;
-            }
-            let found = tuning.profile().await.map_err(failed)?;
-            let _ = told.cast(RankEvent::KnowsCosts);
-            self.prefetcher.epochs.add_permits(EPOCHS_AHEAD);
-            probed = Some(found);
-        }
-        let of_probe = probed.as_ref().map_or(Traffic::default(), |(_, traffic)| *traffic);
-        let mut planned = planned_of(&fill.requests);
-        planned += Planned {
-            feature_requests: of_probe.feature_requests,
-            feature_rows: of_probe.feature_rows,
-            deliveries: of_probe.deliveries,
-            ..Planned::default()
-        };
-        let filled = Filled {
-            traffic: traffic + of_probe,
-            planned,
-            device_rows: fill.device.len() as u64,
-            device_budget_rows,
-            upload_bytes: size_of_val(&resident[..]) as u64,
-        };
-        let _ = told.cast(RankEvent::Filled(filled));
-        if !resident.is_empty() && batches.send(Prefetched::Resident(resident)).await.is_err() {
-            return Ok(());
-        }
-        self.prefetcher.residency = Arc::new(Residency::new(fill.device, own_rows));
-        self.planner.state = fill.state;
-        let mut first = None;
-        if let (Some(tuning), Some((profile, _))) = (self.tuning, probed) {
-            let Some(trace) = traces.recv().await else {
-                return Ok(());
-            };
-            let step_s = tuning
-                .step_times(&self.prefetcher, &trace, &batches)
-                .await
-                .map_err(failed)?;
-            first = Some(trace);
-            let told = told.clone();
-            let known = (profile.clone(), step_s.clone());
-            self.planner.tell_choice = Box::new(move |choice| tell_choice(&told, *choice, &known));
-            self.planner.tuner = Some(Box::new(tuning.tuner(profile, step_s)));
-        }
-        let (plan_sender, plans) = mpsc::channel(PLANS_AHEAD);
-        spawn_worker(format!("plan-{rank}"), told, move || {
-            self.planner.run(first, traces, plan_sender)
-        })?;
-        Ok(self.prefetcher.run(held, plans, batches).await?)
-    }
-}
-
-impl RowLoader {
-    /// Chooses without a run, tells, and waits for the end.
-    async fn choose(
-        &self,
-        mut tuning: TuningStage,
-        mut traces: mpsc::Receiver<Arc<EpochTrace>>,
-        batches: &mpsc::Sender<Prefetched>,
-        told: &ActorRef<RankEvent>,
-    ) -> Result<(), StageError> {
-        let (profile, _) = tuning.profile().await?;
-        self.prefetcher.epochs.add_permits(EPOCHS_AHEAD);
-        let mut known: Vec<Arc<EpochTrace>> = Vec::new();
-        let epochs = TRACED_EPOCHS.min(tuning.epochs as usize);
-        while known.len() < epochs {
-            let Some(trace) = traces.recv().await else {
-                return Ok(());
-            };
-            known.push(trace);
-        }
-        let Some(first) = known.first() else { return Ok(()) };
-        let step_s = tuning.step_times(&self.prefetcher, first, batches).await?;
-        let mut tuner = tuning.tuner(profile.clone(), step_s.clone());
-        let known = known.into_iter().map(|trace| trace as Arc<dyn RemoteTrace>).collect();
-        let choosing = tokio::task::spawn_blocking(move || tuner.choose(known));
-        let choice = choosing.await.map_err(|error| PrefetchError::Task {
-            rank: self.prefetcher.rank,
-            reason: error.to_string(),
-        })??;
-        tell_choice(told, choice, &(profile, step_s));
-        std::future::pending().await
-    }
-}
-
-fn tell_choice(told: &ActorRef<RankEvent>, choice: Choice, (profile, step_s): &(Profile, Vec<f64>)) {
-    let _ = told.cast(RankEvent::Chosen(Box::new(Chosen {
-        choice,
-        profile: profile.clone(),
-        step_s: step_s.clone(),
-    })));
 }
 
 struct AbortOnDrop(tokio::task::AbortHandle);

@@ -424,6 +424,7 @@ impl ClusterState {
 
     fn on_chosen(&mut self, myself: &ActorRef<ClusterEvent>, chosen: Chosen) -> Result<(), RunError> {
         self.output.choice(&chosen.choice)?;
+        self.output.profile(&chosen.profile)?;
         if matches!(self.options.work, Work::Tune(_)) {
             self.end(myself, Ok(Outcome::Chosen(Box::new(chosen))));
         }
@@ -506,7 +507,8 @@ impl ClusterState {
 
     /// Machines that answer pings may still hang in a computation; no news of any step for long enough ends the run.
     fn check_progress(&self, myself: &ActorRef<ClusterEvent>) -> Result<(), RunError> {
-        let within = self.options.config.deadline() * (PATIENCE + 2) + self.options.config.idle_for();
+        let config = &self.options.config;
+        let within = config.deadline() * (PATIENCE + 2) + config.idle_for() + config.probe_within(&self.options.work);
         if self.stage == Stage::Running && self.last_progress.elapsed() > within {
             return Err(RunError::NoProgress { within });
         }

@@ -267,7 +267,10 @@ impl Trainer {
         steps.steps += 1;
         steps.compute_s += forward_s + backward_s + optimizer_s + (stall_s - row_stall_s);
         steps.sync_s += sync_s;
-        steps.row_stall_s += row_stall_s;
+        // What the first step waits for was asked for in the epoch before.
+        if step > 0 {
+            steps.row_stall_s += row_stall_s;
+        }
         running.outcome.loss_sum += f64::from(loss);
         running.outcome.labelled += u64::from(divisor);
         *running.outcome.sync_s.entry(Phase::Training).or_default() += sync_s;

@@ -36,6 +36,12 @@ pub mod stage;
 #[cfg(test)]
 mod tests;
 
+/// The steps of the moments of a decision: what is known, what is learnt from, what is planned, and the candidate. Those of
+/// the [stage] lie between.
+const KNOWN: u32 = 0;
+const PAST: u32 = 1;
+const MOVES: u32 = 2;
+const CANDIDATE: u32 = 5;
 /// What a tuner keeps of the past, in epochs: a decision is at most two epochs ahead of what has been trained.
 const KEPT_EPOCHS: usize = 4;
 /// The longest trace, in epochs, that candidates are planned on at once.
@@ -66,7 +72,7 @@ pub struct TrainedSteps {
     pub compute_s: f64,
     /// Waits for the gradients of others.
     pub sync_s: f64,
-    /// Waits for batches whose rows had not come.
+    /// Waits for batches whose rows had not come, those of the first step left out.
     pub row_stall_s: f64,
 }
 
@@ -152,8 +158,8 @@ pub struct Tuner {
     moves: Vec<RankMoves>,
     /// The place of the candidate that runs.
     current: Option<usize>,
-    /// The candidate that was better when the ranks chose last.
-    challenger: Option<usize>,
+    /// Whether something else was better when the ranks chose last.
+    is_challenged: bool,
     /// What this rank's plans of the last epochs moved.
     executed: BTreeMap<u32, Vec<WindowTraffic>>,
     counter: TrafficCounter,
@@ -196,7 +202,7 @@ impl Tuner {
             trained,
             moves: Vec::new(),
             current: None,
-            challenger: None,
+            is_challenged: false,
             executed: BTreeMap::new(),
             counter: TrafficCounter::default(),
             learnt: None,
@@ -216,21 +222,28 @@ impl Tuner {
         held: &CacheState,
     ) -> Result<Decision, TuningError> {
         let has_learnt = self.learn(epoch)?;
+        match self.current {
+            // At the same prices the choice is the same.
+            Some(current) if !has_learnt => return self.decision(current, None),
+            _ => {}
+        }
         if self.moves.is_empty() {
             self.moves = self.gather_moves(epoch, traces, Some(held.clone()))?;
         }
         let choice = self.price()?;
-        let candidate = match self.current {
-            // At the same prices the choice is the same.
-            Some(current) if !has_learnt => current,
-            _ => self.pick(&choice),
-        };
-        let changes = self.current != Some(candidate);
-        self.current = Some(candidate);
+        let own = self.pick(&choice);
+        // All ranks have computed the same, up to the last bits of their processors' arithmetic: the first one's counts.
+        let all: Vec<usize> = self.gather(epoch, CANDIDATE, &own)?;
+        let candidate = all.first().copied().unwrap_or(own);
+        let changes = self.current.replace(candidate) != Some(candidate);
+        self.decision(candidate, changes.then_some(choice))
+    }
+
+    fn decision(&mut self, candidate: usize, choice: Option<Choice>) -> Result<Decision, TuningError> {
         let (method, window) = self.candidate(candidate);
         self.counter = TrafficCounter::new(method.delivery);
         let policy = self.tuned.policy(&method)?;
-        let choice = changes.then(|| Box::new(choice.picking(&method, window)));
+        let choice = choice.map(|choice| Box::new(choice.picking(&method, window)));
         Ok(Decision {
             // A schedule without windows travels in parts of the usual length.
             window: if policy.uses_window() {
@@ -274,7 +287,7 @@ impl Tuner {
             .rev()
             .find(|epoch| self.executed.contains_key(epoch))
             .copied();
-        let all: Vec<Option<u32>> = self.gather(epoch, 0, &known)?;
+        let all: Vec<Option<u32>> = self.gather(epoch, KNOWN, &known)?;
         let Some(common) = all
             .into_iter()
             .min()
@@ -289,7 +302,7 @@ impl Tuner {
             fetches,
             windows: self.executed.get(&common).cloned().unwrap_or_default(),
         };
-        let all: Vec<Past> = self.gather(epoch, 1, &own)?;
+        let all: Vec<Past> = self.gather(epoch, PAST, &own)?;
         // The rank that everybody waited for waited for nobody: what it still spent is the exchange itself.
         let exchange_s = all.iter().map(|past| past.steps.sync_s).reduce(f64::min).unwrap_or(0.0);
         let ranks: Vec<RankEpoch> = all
@@ -297,7 +310,6 @@ impl Tuner {
             .map(|past| RankEpoch {
                 windows: past.windows,
                 step_s: (past.steps.compute_s + exchange_s) / f64::from(past.steps.steps.max(1)),
-                step_j: None,
                 stall_s: past.steps.row_stall_s,
                 fetches: past.fetches,
             })
@@ -332,7 +344,7 @@ impl Tuner {
             tuned: self.tuned.clone(),
         };
         let own = rank_moves(&self.book, self.setting.row_bytes, &traces, &self.setting.candidates)?;
-        self.gather(epoch, 2, &own)
+        self.gather(epoch, MOVES, &own)
     }
 
     fn price(&self) -> Result<Choice, TuningError> {
@@ -355,26 +367,26 @@ impl Tuner {
         Ok(choice?)
     }
 
-    /// The candidate that runs, unless another has saved more than the margin by the prices of this epoch and of the last.
+    /// The candidate that runs, unless a better one has been there twice in a row: by the prices of this epoch and of the last
+    /// something has saved more than the margin. By a calibration's scores, which are no joules, the best one is better.
     fn pick(&mut self, choice: &Choice) -> usize {
-        let place_of = |method: &Method, window: u32| self.place(method, window);
-        let best = place_of(&choice.pick.method, choice.pick.window);
+        let best = self.place(&choice.pick.method, choice.pick.window);
         let Some(current) = self.current else { return best };
-        if choice.is_calibrated {
-            return best;
-        }
-        let before = self.challenger;
-        let predicted: Vec<(u32, f64)> = choice
-            .predictions
-            .iter()
-            .map(|prediction| {
-                let place = place_of(&prediction.method, prediction.window);
-                (place as u32, prediction.epoch_j)
-            })
-            .collect();
-        let better = next_window(current as u32, &predicted, MARGIN) as usize;
-        self.challenger = (better != current).then_some(better);
-        if self.challenger == before { better } else { current }
+        let better = if choice.is_calibrated {
+            best
+        } else {
+            let predicted: Vec<(u32, f64)> = choice
+                .predictions
+                .iter()
+                .map(|prediction| {
+                    let place = self.place(&prediction.method, prediction.window);
+                    (place as u32, prediction.epoch_j)
+                })
+                .collect();
+            next_window(current as u32, &predicted, MARGIN) as usize
+        };
+        let had_challenger = std::mem::replace(&mut self.is_challenged, better != current);
+        if had_challenger { better } else { current }
     }
 
     /// The place of a candidate; there is one budget in a run.

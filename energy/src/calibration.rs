@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{FileError, read_json, write_json};
 use crate::fingerprint::Fingerprint;
-use crate::simulator::SimulatedCost;
+use crate::simulator::{Mode, SimulatedCost};
 
 mod fit;
 #[cfg(test)]
@@ -36,7 +36,7 @@ pub const FEATURES: usize = 4;
 pub const FEATURE_NAMES: [&str; FEATURES] = ["rebuild_requests", "miss_requests", "stall_s", "hit_share"];
 
 /// The layout of a calibration file.
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 
 /// One window of one setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,6 +119,8 @@ pub struct Calibration {
     format_version: u32,
     /// The hardware that the windows were run on.
     pub fingerprint: Fingerprint,
+    /// Whose prices are corrected.
+    pub mode: Mode,
     /// Names of the weights' features.
     pub features: Vec<String>,
     /// Weights of the standardised features.
@@ -147,6 +149,8 @@ pub enum CalibrationError {
     NothingToLearn,
     #[error("the calibration was made on other hardware ({difference}); run `greengnn tune --calibrate` here")]
     OtherHardware { difference: String },
+    #[error("the calibration corrects prices of the other mode; run `greengnn tune --calibrate` with this one")]
+    OtherMode,
     #[error(
         "the calibration has format {found}, this program reads {}; calibrate again",
         FORMAT_VERSION
@@ -165,6 +169,7 @@ impl Calibration {
         settings: &[Setting],
         options: CalibrationOptions,
         fingerprint: Fingerprint,
+        mode: Mode,
     ) -> Result<Self, CalibrationError> {
         let standardised: Vec<Standardised> = settings.iter().map(Standardised::new).collect::<Result<_, _>>()?;
         let pairs: Vec<Pair> = standardised.iter().flat_map(Standardised::pairs).collect();
@@ -177,6 +182,7 @@ impl Calibration {
         Ok(Self {
             format_version: FORMAT_VERSION,
             fingerprint,
+            mode,
             features: FEATURE_NAMES.map(str::to_owned).to_vec(),
             beta: weights.beta,
             gamma: windows.iter().copied().zip(weights.gamma).collect(),
@@ -225,15 +231,18 @@ impl Calibration {
         Ok(calibration)
     }
 
-    /// Reads a calibration that was made on the hardware `here`.
+    /// Refuses other hardware than that on which the windows were run, and another price of waits than the one that was
+    /// corrected.
     ///
     /// # Errors
-    /// [`CalibrationError::File`], [`CalibrationError::OtherFormat`], [`CalibrationError::OtherHardware`].
-    pub fn load(path: &Path, here: &Fingerprint) -> Result<Self, CalibrationError> {
-        let calibration = Self::read(path)?;
-        match calibration.fingerprint.difference(here) {
-            Some(difference) => Err(CalibrationError::OtherHardware { difference }),
-            None => Ok(calibration),
+    /// [`CalibrationError::OtherHardware`], [`CalibrationError::OtherMode`].
+    pub fn check(&self, here: &Fingerprint, mode: Mode) -> Result<(), CalibrationError> {
+        if let Some(difference) = self.fingerprint.difference(here) {
+            return Err(CalibrationError::OtherHardware { difference });
+        }
+        match self.mode == mode {
+            true => Ok(()),
+            false => Err(CalibrationError::OtherMode),
         }
     }
 }

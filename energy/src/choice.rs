@@ -27,7 +27,6 @@ use serde::{Deserialize, Serialize};
 use crate::calibration::{Calibration, CalibrationError, Setting};
 use crate::files::{FileError, read_json, write_json};
 use crate::fingerprint::Fingerprint;
-use crate::profile::Profile;
 use crate::quality::Quality;
 use crate::simulator::{Coefficients, Mode, SimulatedCost, SimulationError};
 
@@ -140,17 +139,6 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// Those of a profile, the same for all ranks. A step whose rows are there takes `step_s` and costs `step_j`; `ranks`
-    /// share the idle power.
-    pub fn of_profile(profile: &Profile, parts: PartId, ranks: u32, step_s: f64, step_j: f64) -> Self {
-        Self {
-            by_rank: vec![profile.coefficients(parts, ranks, step_s, step_j); ranks as usize],
-            quality: profile.quality,
-            doubts: profile.doubts(),
-            fingerprint: Some(profile.fingerprint.clone()),
-        }
-    }
-
     /// The coefficients of each of `ranks`, in their order.
     fn of_ranks(&self, ranks: &[RankMoves]) -> Result<Vec<&Coefficients>, ChoiceError> {
         let of_rank = |moves: &RankMoves| {
@@ -221,6 +209,8 @@ pub struct Choice {
     pub needed_rows: u64,
     /// The most steps that a window can have: longer windows are the same program.
     pub longest_window: u32,
+    /// Seconds of a step whose rows are there, by rank.
+    pub step_s: Vec<f64>,
     /// Whether a calibration decided between windows.
     pub is_calibrated: bool,
     /// By method and budget in the order in which they were given, the best window first.
@@ -366,6 +356,7 @@ pub fn choose_from(
         epochs: context.epochs,
         needed_rows: extent.needed_rows,
         longest_window: extent.longest_window,
+        step_s: coefficients.iter().map(|rank| rank.step_s).collect(),
         is_calibrated: calibration.is_some(),
         predictions,
         pick,

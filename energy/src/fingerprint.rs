@@ -1,5 +1,6 @@
 //! What hardware figures were measured on. Coefficients and calibrations are worth nothing elsewhere.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,21 @@ impl Fingerprint {
             computers: 1,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
+    }
+
+    /// The fingerprint of a cluster from what its machine processes say, each with the identity of its computer. Of several on one
+    /// computer, which may be limited to some of its processors, the one that has the most speaks for it.
+    pub fn of_machines(machines: impl IntoIterator<Item = (String, Self)>) -> Self {
+        let mut computers: BTreeMap<String, Self> = BTreeMap::new();
+        for (host, machine) in machines {
+            match computers.get(&host) {
+                Some(known) if known.cores >= machine.cores => {}
+                _ => {
+                    computers.insert(host, machine);
+                }
+            }
+        }
+        Self::combine(computers.into_values())
     }
 
     /// The fingerprint of a cluster from those of its computers.
@@ -148,5 +164,19 @@ mod tests {
         );
         assert!(processor_of("").starts_with("unknown"));
         assert!(!Fingerprint::of_this_computer(Vec::new()).processors[0].is_empty());
+    }
+
+    #[test]
+    fn machines_of_one_computer_are_one_whatever_their_order() {
+        let machine = |cores| Fingerprint {
+            cores,
+            ..computer("a", &[])
+        };
+        let of = |machines: [(&str, u32); 3]| {
+            Fingerprint::of_machines(machines.map(|(host, cores)| (host.to_owned(), machine(cores))))
+        };
+        let cluster = of([("x", 2), ("x", 4), ("y", 8)]);
+        assert_eq!((cluster.computers, cluster.cores), (2, 12));
+        assert_eq!(cluster, of([("y", 8), ("x", 4), ("x", 2)]));
     }
 }

@@ -155,6 +155,16 @@ impl ProbePlan {
         Ok(slots)
     }
 
+    /// The plan for owners of which the smallest has `fewest_rows`: with the sizes that it has, or where these are too few
+    /// with a row alone and as many as there are.
+    pub fn fitting(mut self, fewest_rows: u32) -> Self {
+        let has = self.sizes.iter().filter(|size| **size <= fewest_rows).count();
+        if has < 2 {
+            self.sizes = vec![1, fewest_rows.max(2)];
+        }
+        self
+    }
+
     /// Seconds of a slot, if joules are of this quality.
     pub fn slot_seconds(&self, quality: Quality) -> f64 {
         self.slot_s.unwrap_or(match quality {
@@ -196,6 +206,8 @@ pub struct ProbeReadings {
     pub fetched: Vec<Option<Fetched>>,
     /// Bytes of a row on the wire.
     pub row_bytes: u32,
+    /// Whether the lanes checked what they carried.
+    pub checksums: bool,
     /// Seconds since 1970.
     pub measured_at: f64,
 }
@@ -211,17 +223,19 @@ impl ProbeReadings {
     pub fn profile(&self) -> Result<Profile, ProfileError> {
         let totals: Vec<EnergyTotal> = (0..self.slots.len()).map(|slot| self.total(slot)).collect();
         let quality = totals.iter().map(|total| total.quality).max().unwrap_or_default();
-        let idle_w = mean_of(self.idle(|slot| totals[slot].joules.unwrap_or(0.0) / totals[slot].duration_s.max(1e-9)));
+        let idle_power = |slot: usize| Some(totals[slot].joules? / totals[slot].duration_s.max(1e-9));
+        let idle_power: Vec<f64> = self.idle(idle_power).into_iter().flatten().collect();
+        let idle_w = (!idle_power.is_empty()).then(|| mean_of(&idle_power));
         let idle_cpu: Vec<f64> = (0..self.machines.len())
             .map(|machine| {
                 let load = |slot: usize| {
                     let reading = &self.machines[machine].slots[slot];
                     reading.cpu_s / reading.duration_s.max(1e-9)
                 };
-                mean_of(self.idle(load)).value
+                mean_of(&self.idle(load)).value
             })
             .collect();
-        let is_metered = quality < Quality::Estimated;
+        let is_metered = quality < Quality::Estimated && idle_w.is_some();
         let mut points = Vec::new();
         let mut deliveries = Vec::new();
         let mut ceilings = Vec::new();
@@ -248,7 +262,7 @@ impl ProbeReadings {
                 .clone()
                 .filter(|machine| self.machines[*machine].ranks.contains(&client));
             let net_j = match totals[index].joules {
-                Some(joules) if is_metered => joules - idle_w.value * totals[index].duration_s,
+                Some(joules) if is_metered => joules - idle_w.unwrap_or_default().value * totals[index].duration_s,
                 _ => all
                     .clone()
                     .map(|machine| cpu(machine) * self.machines[machine].busy_thread_w)
@@ -266,7 +280,9 @@ impl ProbeReadings {
             });
         }
         let setting = ProbeSetting {
-            fingerprint: Fingerprint::combine(self.computers()),
+            fingerprint: Fingerprint::of_machines(self.computers()),
+            placement: self.placement(),
+            checksums: self.checksums,
             measured_at: self.measured_at,
             quality: if is_metered { quality } else { Quality::Estimated },
             method: self.method(is_metered),
@@ -282,21 +298,24 @@ impl ProbeReadings {
     }
 
     /// A figure of every idle slot.
-    fn idle(&self, figure: impl Fn(usize) -> f64) -> Vec<f64> {
+    fn idle<T>(&self, figure: impl Fn(usize) -> T) -> Vec<T> {
         let idle = self.slots.iter().enumerate().filter(|(_, slot)| **slot == Slot::Idle);
         idle.map(|(index, _)| figure(index)).collect()
     }
 
-    /// The hardware of every computer, once each.
-    fn computers(&self) -> Vec<Fingerprint> {
-        let mut hosts: Vec<(&str, &Fingerprint)> = Vec::new();
-        for machine in &self.machines {
-            let host = machine.slots.first().map_or("", |reading| reading.host.as_str());
-            if !hosts.iter().any(|(known, _)| *known == host) {
-                hosts.push((host, &machine.hardware));
-            }
-        }
-        hosts.into_iter().map(|(_, hardware)| hardware.clone()).collect()
+    /// The hardware of every machine, with the computer that it is on.
+    fn computers(&self) -> impl Iterator<Item = (String, Fingerprint)> {
+        self.machines.iter().map(|machine| {
+            let host = machine.slots.first().map(|reading| reading.host.clone());
+            (host.unwrap_or_default(), machine.hardware.clone())
+        })
+    }
+
+    /// The ranks of every machine, in the order of their first ranks.
+    fn placement(&self) -> Vec<Vec<Rank>> {
+        let mut placement: Vec<Vec<Rank>> = self.machines.iter().map(|machine| machine.ranks.clone()).collect();
+        placement.sort_unstable();
+        placement
     }
 
     fn method(&self, is_metered: bool) -> String {
@@ -312,7 +331,7 @@ impl ProbeReadings {
 }
 
 /// Mean and 95 % interval.
-fn mean_of(figures: Vec<f64>) -> Coefficient {
+fn mean_of(figures: &[f64]) -> Coefficient {
     let count = figures.len() as f64;
     if figures.is_empty() {
         return Coefficient::default();

@@ -94,8 +94,12 @@ pub struct Profile {
     pub quality: Quality,
     /// How the joules were obtained, in a sentence.
     pub method: String,
-    /// Watts of all machines when idle with everything loaded.
-    pub idle_w: Coefficient,
+    /// Watts of all machines when idle with everything loaded; none where that is not known, and waits then cost nothing.
+    pub idle_w: Option<Coefficient>,
+    /// The ranks of every machine: ranks of one machine fetch from each other in place.
+    pub placement: Vec<Vec<Rank>>,
+    /// Whether the lanes checked what they carried.
+    pub checksums: bool,
     pub row_bytes: u32,
     /// What one rank received from all owners together, at most; none where it was not tried.
     pub bytes_per_s: Option<f64>,
@@ -124,6 +128,8 @@ pub enum ProfileError {
     Empty,
     #[error("the profile was measured on other hardware ({difference}); run `greengnn probe` here")]
     OtherHardware { difference: String },
+    #[error("the profile was measured in another use ({difference}); run `greengnn probe` with these flags")]
+    OtherUse { difference: String },
     #[error("the profile has format {found}, this program reads {}; probe again", FORMAT_VERSION)]
     OtherFormat { found: u32 },
     #[error(transparent)]
@@ -137,7 +143,9 @@ pub struct ProbeSetting {
     pub measured_at: f64,
     pub quality: Quality,
     pub method: String,
-    pub idle_w: Coefficient,
+    pub idle_w: Option<Coefficient>,
+    pub placement: Vec<Vec<Rank>>,
+    pub checksums: bool,
     pub row_bytes: u32,
     pub bytes_per_s: Option<f64>,
 }
@@ -180,6 +188,8 @@ impl Profile {
             quality: setting.quality,
             method: setting.method,
             idle_w: setting.idle_w,
+            placement: setting.placement,
+            checksums: setting.checksums,
             row_bytes: setting.row_bytes,
             bytes_per_s: setting.bytes_per_s,
             owners,
@@ -219,7 +229,7 @@ impl Profile {
             }),
             row_bytes: f64::from(self.row_bytes),
             bytes_per_s: self.bytes_per_s.unwrap_or(f64::INFINITY),
-            idle_w: self.idle_w.value.max(0.0) / f64::from(ranks.max(1)),
+            idle_w: self.idle_w.unwrap_or_default().value.max(0.0) / f64::from(ranks.max(1)),
             ahead: 1,
             step_s,
             step_j,
@@ -257,6 +267,9 @@ impl Profile {
     /// The coefficients whose intervals are too wide to be trusted, in words.
     pub fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
+        if self.idle_w.is_none() {
+            doubts.push("the idle power is not known, and waits cost no joules".to_owned());
+        }
         for owner in &self.owners {
             let parts = [
                 ("joules per request", owner.joules.intercept),
@@ -298,16 +311,32 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Reads a profile that was measured on the hardware `here`.
+    /// Refuses other hardware than that which was probed.
     ///
     /// # Errors
-    /// [`ProfileError::File`], [`ProfileError::OtherFormat`], [`ProfileError::OtherHardware`].
-    pub fn load(path: &Path, here: &Fingerprint) -> Result<Self, ProfileError> {
-        let profile = Self::read(path)?;
-        match profile.fingerprint.difference(here) {
+    /// [`ProfileError::OtherHardware`].
+    pub fn check_hardware(&self, here: &Fingerprint) -> Result<(), ProfileError> {
+        match self.fingerprint.difference(here) {
             Some(difference) => Err(ProfileError::OtherHardware { difference }),
-            None => Ok(profile),
+            None => Ok(()),
         }
+    }
+
+    /// Refuses another use of that hardware: machines that host other ranks, lanes that check or do not, rows of other bytes.
+    ///
+    /// # Errors
+    /// [`ProfileError::OtherUse`].
+    pub fn check_use(&self, placement: &[Vec<Rank>], checksums: bool, row_bytes: u32) -> Result<(), ProfileError> {
+        let difference = if self.placement != placement {
+            format!("ranks of the machines: {:?} there, {placement:?} here", self.placement)
+        } else if self.checksums != checksums {
+            format!("checksums on lanes: {} there, {checksums} here", self.checksums)
+        } else if self.row_bytes != row_bytes {
+            format!("bytes of a row: {} there, {row_bytes} here", self.row_bytes)
+        } else {
+            return Ok(());
+        };
+        Err(ProfileError::OtherUse { difference })
     }
 }
 
@@ -367,11 +396,10 @@ fn differ(one: &Line, other: &Line) -> bool {
 
 impl std::fmt::Display for Profile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(
-            f,
-            "joules are {} ({}); idle {:.1} W",
-            self.quality, self.method, self.idle_w.value
-        )?;
+        let idle = self
+            .idle_w
+            .map_or_else(|| "power unknown".to_owned(), |watts| format!("{:.1} W", watts.value));
+        writeln!(f, "joules are {} ({}); idle {idle}", self.quality, self.method)?;
         writeln!(
             f,
             "{:>5}  {:>22}  {:>22}  {:>5}  {:>9}  {:>10}  {:>10}",

@@ -49,9 +49,9 @@ pub struct SupervisorArgs {
     /// With --window auto, the folder in which `probe` and `tune` left what they measured [default: tuning, in DIR]
     #[arg(long, value_name = "DIR")]
     pub tuning: Option<PathBuf>,
-    /// What to do, as JSON, from a launcher
+    /// A file with what to do, as JSON, from a launcher
     #[arg(long, hide = true)]
-    pub work: Option<String>,
+    pub work: Option<PathBuf>,
     /// Process id of the launcher, with which this process ends
     #[arg(long, hide = true)]
     pub parent: Option<u32>,
@@ -76,9 +76,9 @@ pub fn run(args: SupervisorArgs) -> CliResult {
         note(format_args!("warning: {flag}"));
     }
     let work = match &args.work {
-        Some(text) => serde_json::from_str(text)?,
+        Some(path) => serde_json::from_slice(&std::fs::read(path)?)?,
         None if args.probe => Work::Probe(args.probe_flags.plan()?),
-        None => Work::Train(known(&config, args.tuning.as_deref(), &args.dir)?),
+        None => Work::Train(known(&config, args.tuning.as_deref(), &args.dir, &args.probe_flags)?),
     };
     // A launcher that wants no folder has said so by naming none.
     let out = match (&work, &args.work) {

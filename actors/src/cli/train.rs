@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use greengnn_energy::probing::ProbePlan;
 use greengnn_model::layers::{Device, DeviceChoice, LayerError};
 use greengnn_model::policy::policy_by_name;
 use greengnn_model::store::PartsManifest;
 
 use super::CliResult;
 use super::output::{note, print};
+use super::probe::ProbeFlags;
 use crate::config::{Communication, TrainConfig, TrainFlags};
 use crate::kept_traces;
 use crate::launcher::{self, LocalRun};
@@ -16,7 +16,7 @@ use crate::offline::OfflineParts;
 use crate::report::run_folder;
 use crate::report::summary::RunSummary;
 use crate::report::table;
-use crate::tuning::folder::{TuningFolder, TuningFolderError};
+use crate::tuning::folder::TuningFolder;
 use crate::work::{Known, Work};
 
 #[derive(Debug, clap::Args)]
@@ -27,6 +27,8 @@ pub struct TrainArgs {
     pub flags: TrainFlags,
     #[command(flatten)]
     pub output: OutputFlags,
+    #[command(flatten)]
+    pub probe: ProbeFlags,
     /// With --window auto, the folder in which `probe` and `tune` left what they measured [default: tuning, in the folder of the
     /// parts]
     #[arg(long, value_name = "DIR")]
@@ -85,7 +87,7 @@ pub fn run(args: TrainArgs) -> CliResult {
     let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));
     let out = args.output.folder();
     let mut summary = launcher::train(LocalRun {
-        work: Work::Train(known(&config, args.tuning.as_deref(), &args.parts)?),
+        work: Work::Train(known(&config, args.tuning.as_deref(), &args.parts, &args.probe)?),
         config: config.clone(),
         machines,
         out: Some(out.clone()),
@@ -102,11 +104,20 @@ pub fn run(args: TrainArgs) -> CliResult {
 }
 
 /// What was measured before, for a run that chooses its windows.
-pub(super) fn known(config: &TrainConfig, tuning: Option<&Path>, parts: &Path) -> Result<Known, TuningFolderError> {
+///
+/// # Errors
+/// A probe that cannot be made, or a file in the folder that cannot be read.
+pub(super) fn known(
+    config: &TrainConfig,
+    tuning: Option<&Path>,
+    parts: &Path,
+    probe: &ProbeFlags,
+) -> Result<Known, Box<dyn std::error::Error + Send + Sync>> {
+    let plan = probe.plan()?;
     if !config.window.is_auto() {
         return Ok(Known::default());
     }
-    TuningFolder::new(tuning, parts).known(ProbePlan::default())
+    Ok(TuningFolder::new(tuning, parts).known(plan)?)
 }
 
 /// Refuses a GPU that this computer, which all machines of the run are on, does not have.

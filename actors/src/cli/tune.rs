@@ -1,12 +1,13 @@
 //! `greengnn tune`: chooses policy, budget and window for a run, and says how far the choice is to be trusted.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use greengnn_energy::choice::{Candidates, Choice, Method, WINDOWS};
 use greengnn_energy::files::write_json;
+use greengnn_energy::probing::ProbePlan;
 use greengnn_energy::simulator::Mode;
 use greengnn_model::plan::Delivery;
-use greengnn_model::policy::Budget;
+use greengnn_model::policy::{Budget, PolicyParameters};
 use greengnn_model::store::PartsManifest;
 
 use super::CliResult;
@@ -17,7 +18,7 @@ use super::train::{check_device, title};
 use crate::config::{Communication, TrainConfig, TrainFlags};
 use crate::launcher::{self, LocalRun};
 use crate::tuning::folder::TuningFolder;
-use crate::work::{Chosen, Known, TunePlan, Work};
+use crate::work::{Chosen, TunePlan, Work};
 
 mod calibration;
 mod evaluation;
@@ -88,8 +89,13 @@ enum TuneError {
     NoRows,
     #[error("--window auto is what this command works for; name windows with --windows, or leave it out")]
     Auto,
-    #[error("--calibrate needs at least two windows, found {0}; name two of the candidates or more")]
+    #[error(
+        "--calibrate needs at least three windows, found {0}: each is predicted once from the others; name three of the \
+         candidates or more"
+    )]
     TooFewToCalibrate(usize),
+    #[error("the graph is in one part, which owns every row; there is nothing to choose")]
+    OnePart,
     #[error("--calibrate names window {0}, which is not one of the candidates; add it to --windows")]
     NoCandidate(u32),
 }
@@ -115,15 +121,29 @@ pub fn run(args: TuneArgs) -> CliResult {
     print(format_args!(
         "to train so: greengnn train {} {}",
         tune.args.parts.display(),
-        flags_of(&choice)
+        flags_of(&choice, &tune.config, tune.args.tuning.as_deref())
     ))?;
     Ok(())
 }
 
-/// The flags of a run with the policy and the budget of a choice, whose ranks come to the same window.
-fn flags_of(choice: &Choice) -> String {
+/// The flags of a run with the policy and the budget of a choice, whose ranks come to the same window, and otherwise of this
+/// configuration.
+fn flags_of(choice: &Choice, config: &TrainConfig, tuning: Option<&Path>) -> String {
     let pick = &choice.pick;
-    format!("--policy {} --budget {} --window auto", pick.method.policy, pick.budget)
+    let mut flags = format!("--policy {} --budget {}", pick.method.policy, pick.budget);
+    let windows = PolicyParameters::default().policy(&pick.method.policy);
+    if windows.is_ok_and(|policy| policy.uses_window()) {
+        flags += " --window auto";
+    }
+    if let Some(tuning) = tuning {
+        flags += &format!(" --tuning {}", tuning.display());
+    }
+    for (name, value) in config.other_than_default() {
+        if !["policy", "budget", "window"].contains(&name.as_str()) {
+            flags += &format!(" --{name}{value}");
+        }
+    }
+    flags
 }
 
 /// The command with everything that its parts need.
@@ -132,7 +152,7 @@ pub(super) struct Tune {
     config: TrainConfig,
     machines: u32,
     folder: TuningFolder,
-    known: Known,
+    probe: ProbePlan,
     candidates: Candidates,
 }
 
@@ -150,11 +170,14 @@ impl Tune {
         }
         let manifest = PartsManifest::open(&args.parts)?;
         config.check_against(&manifest)?;
+        if manifest.book.parts() == 1 {
+            return Err(TuneError::OnePart.into());
+        }
         check_device(&config)?;
         let candidates = candidates(&args, &config)?;
         candidates.check()?;
         if let Some(windows) = &args.calibrate {
-            if windows.len() < 2 {
+            if windows.len() < 3 {
                 return Err(TuneError::TooFewToCalibrate(windows.len()).into());
             }
             if let Some(other) = windows.iter().find(|window| !candidates.windows.contains(window)) {
@@ -164,7 +187,7 @@ impl Tune {
         let folder = TuningFolder::new(args.tuning.as_deref(), &args.parts);
         Ok(Self {
             machines: config.machines.unwrap_or(u32::from(manifest.book.parts())),
-            known: folder.known(args.probe.plan()?)?,
+            probe: args.probe.plan()?,
             folder,
             candidates,
             config,
@@ -178,12 +201,8 @@ impl Tune {
         config: &TrainConfig,
         candidates: Candidates,
     ) -> Result<Chosen, Box<dyn std::error::Error + Send + Sync>> {
-        let known_profile = self.folder.profile_path();
-        let mut known = self.known.clone();
-        if known.profile.is_none() && known_profile.exists() {
-            // A choice before this one has measured it.
-            known.profile = self.folder.known(known.probe.clone())?.profile;
-        }
+        // A choice before this one may have probed.
+        let mut known = self.folder.known(self.probe.clone())?;
         if self.args.calibrate.is_some() {
             known.calibration = None;
         }
@@ -201,7 +220,7 @@ impl Tune {
             metrics_addr: None,
         })?
         .chosen()?;
-        chosen.profile.save(&known_profile)?;
+        chosen.profile.save(&self.folder.profile_path())?;
         Ok(chosen)
     }
 

@@ -222,3 +222,24 @@ fn the_device_budget_is_a_part_of_the_budget() {
     // The same bytes hold more rows where they are encoded, and those of the device are not.
     check(&row_bytes(6), &row_bytes(7), RowType::F16).unwrap();
 }
+
+#[test]
+fn what_is_not_as_by_default_is_written_as_flags() {
+    let config = TrainConfig {
+        fanouts: vec![5, 5],
+        batch_size: 60,
+        delivery: Some(Delivery::Stream),
+        verify: true,
+        ..TrainConfig::default()
+    };
+    let flags: Vec<String> = config
+        .other_than_default()
+        .into_iter()
+        .map(|(name, value)| format!("--{name}{value}"))
+        .collect();
+    assert_eq!(
+        flags,
+        ["--batch-size 60", "--delivery stream", "--fanouts 5,5", "--verify"]
+    );
+    assert!(TrainConfig::default().other_than_default().is_empty());
+}

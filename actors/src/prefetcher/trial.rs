@@ -10,13 +10,13 @@ use tokio::task::JoinHandle;
 use super::*;
 
 /// Steps that are tried at most; the first one warms up and is not counted.
-const TRIED_STEPS: u32 = 9;
+const TRIED_STEPS: usize = 9;
 
 impl Prefetcher {
     /// Mean seconds of a training step of this epoch whose rows are there; none if the rank trains on nothing.
     ///
     /// # Errors
-    /// A trace that cannot be read, or a trainer that is gone.
+    /// A trace that cannot be read.
     pub async fn try_steps(
         &self,
         trace: &Arc<EpochTrace>,
@@ -27,8 +27,42 @@ impl Prefetcher {
             rank,
             source: PlannerError::Plan(source),
         };
-        let input = PlanInput {
-            rank,
+        let mut done: Vec<oneshot::Receiver<Instant>> = Vec::new();
+        // An epoch of few steps is tried more than once.
+        while trace.steps.train > 0 && done.len() < TRIED_STEPS {
+            let mut planner = OnDemand.plan(self.whole_epoch(trace)).map_err(no_plan)?;
+            for _ in 0..trace.steps.train.min((TRIED_STEPS - done.len()) as u32) {
+                let window = planner.next_window().map_err(no_plan)?;
+                for plan in window.into_iter().flat_map(|window| window.batches) {
+                    let Ok(permit) = self.ahead.acquire().await else {
+                        return Ok(None);
+                    };
+                    permit.forget();
+                    let prepared = self.assemble_without_rows(trace, plan).await?;
+                    let (tell, told) = oneshot::channel();
+                    if trainer.send(Prefetched::Trial(Box::new(prepared), tell)).await.is_err() {
+                        return Ok(None);
+                    }
+                    done.push(told);
+                }
+            }
+        }
+        let mut times = Vec::with_capacity(done.len());
+        for told in done {
+            // A trainer that is gone has said why.
+            let Ok(at) = told.await else { return Ok(None) };
+            times.push(at);
+        }
+        let (Some(first), Some(last)) = (times.first(), times.last()) else {
+            return Ok(None);
+        };
+        let counted = times.len() - 1;
+        Ok((counted > 0).then(|| (*last - *first).as_secs_f64() / counted as f64))
+    }
+
+    fn whole_epoch(&self, trace: &Arc<EpochTrace>) -> PlanInput {
+        PlanInput {
+            rank: self.rank,
             book: Arc::clone(self.rows.book()),
             budget_rows: 0,
             window: 1,
@@ -36,36 +70,7 @@ impl Prefetcher {
             next: None,
             from_step: 0,
             state: Default::default(),
-        };
-        let mut planner = OnDemand.plan(input).map_err(no_plan)?;
-        let tried = TRIED_STEPS.min(trace.steps.train);
-        let mut done: Vec<oneshot::Receiver<Instant>> = Vec::new();
-        for _ in 0..tried {
-            let Some(window) = planner.next_window().map_err(no_plan)? else {
-                break;
-            };
-            for plan in window.batches {
-                let Ok(permit) = self.ahead.acquire().await else {
-                    return Ok(None);
-                };
-                permit.forget();
-                let prepared = self.assemble_without_rows(trace, plan).await?;
-                let (tell, told) = oneshot::channel();
-                if trainer.send(Prefetched::Trial(Box::new(prepared), tell)).await.is_err() {
-                    return Ok(None);
-                }
-                done.push(told);
-            }
         }
-        let mut times = Vec::with_capacity(done.len());
-        for told in done {
-            times.push(told.await.map_err(|_| self.trainer_gone())?);
-        }
-        let (Some(first), Some(last)) = (times.first(), times.last()) else {
-            return Ok(None);
-        };
-        let counted = times.len() - 1;
-        Ok((counted > 0).then(|| (*last - *first).as_secs_f64() / counted as f64))
     }
 
     async fn assemble_without_rows(
@@ -98,12 +103,5 @@ impl Prefetcher {
             fetch_s: 0.0,
             assemble_s: assembling.elapsed().as_secs_f64(),
         })
-    }
-
-    fn trainer_gone(&self) -> PrefetchError {
-        PrefetchError::Task {
-            rank: self.rank,
-            reason: "the trainer left before a step was tried".to_owned(),
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! | `config.toml` | the configuration that ran, every default filled in |
 //! | `metrics.jsonl` | one line per step and rank and one per epoch, appended while the run lasts |
 //! | `energy.jsonl` | power of every domain over time, one line per reading, appended while the run lasts |
-//! | `profile.json` | what requests and rows cost, of a run that probed the cluster |
+//! | `profile.json` | what requests and rows cost, of a probe and of a run that chose |
 //! | `choice.json` | the candidates for the window and what was expected of them, of a run that chose |
 //! | `model.safetensors` | the trained parameters |
 //! | `summary.json` | the result |

@@ -26,6 +26,8 @@ const EVALUATION: &str = "evaluation.json";
 pub enum TuningFolderError {
     #[error("the folder {path} cannot be made: {source}; name another with --tuning")]
     Make { path: PathBuf, source: std::io::Error },
+    #[error("the old calibration {path} cannot be removed: {source}")]
+    Remove { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Profile(#[from] ProfileError),
     #[error(transparent)]
@@ -76,6 +78,20 @@ impl TuningFolder {
                 .map(Box::new),
             probe,
         })
+    }
+
+    /// Removes the calibration, if there is one.
+    ///
+    /// # Errors
+    /// [`TuningFolderError::Remove`].
+    pub fn forget_calibration(&self) -> Result<(), TuningFolderError> {
+        let path = self.calibration_path();
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(TuningFolderError::Remove { path, source })
+            }
+            _ => Ok(()),
+        }
     }
 
     pub fn profile_path(&self) -> PathBuf {

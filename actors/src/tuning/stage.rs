@@ -10,8 +10,10 @@ use crate::presampler::EpochTrace;
 use crate::probe::{ProbeError, Prober};
 use crate::work::Known;
 
-/// Steps of the moment in which ranks tell what a step takes.
+/// The step of the moment in which ranks tell what a step takes.
 const STEP_TIMES: u32 = 3;
+/// And before they try.
+const TRIALS_BEGIN: u32 = 4;
 
 /// Why a choice could not be prepared.
 #[derive(Debug, thiserror::Error)]
@@ -48,26 +50,22 @@ impl TuningStage {
     /// # Errors
     /// See [`ProbeError`].
     pub async fn profile(&mut self) -> Result<(Profile, Traffic), StageError> {
-        let here = self.prober.hardware().await?;
-        if let Some(calibration) = &self.known.calibration
-            && let Some(difference) = calibration.fingerprint.difference(&here)
-        {
-            self.note(&format!(
-                "the calibration is of other hardware ({difference}) and is not used"
-            ));
+        let (here, placement) = self.prober.hardware().await?;
+        let calibration = self.known.calibration.as_ref();
+        if let Some(Err(why)) = calibration.map(|calibration| calibration.check(&here, self.mode)) {
+            self.note(&format!("{why}; it is not used"));
             self.known.calibration = None;
         }
         let Some(profile) = self.known.profile.take() else {
             return Ok(self.prober.run().await?);
         };
-        let difference = profile.fingerprint.difference(&here).or_else(|| {
-            let (there, here) = (profile.row_bytes, self.row_bytes);
-            (there as usize != here).then(|| format!("bytes of a row: {there} there, {here} here"))
-        });
-        match difference {
-            None => Ok((*profile, Traffic::default())),
-            Some(difference) => {
-                self.note(&format!("the profile is of another case ({difference}); probing anew"));
+        let fits = profile
+            .check_hardware(&here)
+            .and_then(|()| profile.check_use(&placement, self.prober.checksums, self.row_bytes as u32));
+        match fits {
+            Ok(()) => Ok((*profile, Traffic::default())),
+            Err(why) => {
+                self.note(&format!("{why}; probing anew"));
                 Ok(self.prober.run().await?)
             }
         }
@@ -83,9 +81,11 @@ impl TuningStage {
         trace: &Arc<EpochTrace>,
         trainer: &mpsc::Sender<Prefetched>,
     ) -> Result<Vec<f64>, StageError> {
+        // All of them at once, as in a run: none while another still samples.
+        gather(&self.prober.collective, 0, TRIALS_BEGIN, &()).await?;
         let own = prefetcher.try_steps(trace, trainer).await?;
         let all: Vec<Option<f64>> = gather(&self.prober.collective, 0, STEP_TIMES, &own).await?;
-        // A rank that trains on nothing takes no time.
+        // Without a training step there is nothing to take time, at any rank: all have as many.
         Ok(all.into_iter().map(|step_s| step_s.unwrap_or(0.0)).collect())
     }
 

@@ -43,8 +43,13 @@ fn with_hidden_stalls() -> Setting {
 #[test]
 fn what_the_simulator_lacks_is_learnt_and_used() {
     let setting = with_hidden_stalls();
-    let calibration =
-        Calibration::learn(std::slice::from_ref(&setting), CalibrationOptions::default(), here()).unwrap();
+    let calibration = Calibration::learn(
+        std::slice::from_ref(&setting),
+        CalibrationOptions::default(),
+        here(),
+        Mode::Plan,
+    )
+    .unwrap();
     assert!(calibration.is_used, "{calibration:?}");
     assert!(calibration.leave_one_out.learnt_wrong < calibration.leave_one_out.analytic_wrong);
     assert!(calibration.beta[2] > 0.0);
@@ -62,8 +67,13 @@ fn what_the_simulator_lacks_is_learnt_and_used() {
 fn weights_that_do_no_better_are_not_used() {
     let physical = [7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0];
     let setting = setting(&physical, &[0.0; 7], &physical.map(Some));
-    let calibration =
-        Calibration::learn(std::slice::from_ref(&setting), CalibrationOptions::default(), here()).unwrap();
+    let calibration = Calibration::learn(
+        std::slice::from_ref(&setting),
+        CalibrationOptions::default(),
+        here(),
+        Mode::Plan,
+    )
+    .unwrap();
     assert!(!calibration.is_used);
     assert_eq!(calibration.leave_one_out.analytic_wrong, 0);
     let scores = calibration.score(&setting).unwrap();
@@ -76,12 +86,17 @@ fn windows_that_cannot_be_told_apart_say_nothing() {
     let overlapping = |mean| Some(MeasuredCost { mean, half_width: 0.3 });
     setting.candidates[0].measured = overlapping(1.0);
     setting.candidates[1].measured = overlapping(1.5);
-    let none = Calibration::learn(std::slice::from_ref(&setting), CalibrationOptions::default(), here());
+    let none = Calibration::learn(
+        std::slice::from_ref(&setting),
+        CalibrationOptions::default(),
+        here(),
+        Mode::Plan,
+    );
     assert!(matches!(none, Err(CalibrationError::NothingToLearn)), "{none:?}");
     // Windows of one program are one, whatever was measured.
     setting.steps = 1;
     setting.candidates[1].measured = overlapping(9.0);
-    let none = Calibration::learn(&[setting], CalibrationOptions::default(), here());
+    let none = Calibration::learn(&[setting], CalibrationOptions::default(), here(), Mode::Plan);
     assert!(matches!(none, Err(CalibrationError::NothingToLearn)), "{none:?}");
 }
 
@@ -92,9 +107,9 @@ fn a_bias_of_a_window_is_learnt_only_when_asked_for() {
         window_ridge: Some(0.1),
         ..CalibrationOptions::default()
     };
-    let biased = Calibration::learn(std::slice::from_ref(&setting), options, here()).unwrap();
+    let biased = Calibration::learn(std::slice::from_ref(&setting), options, here(), Mode::Plan).unwrap();
     assert_eq!(biased.gamma.keys().copied().collect::<Vec<_>>(), WINDOWS);
-    let plain = Calibration::learn(&[setting], CalibrationOptions::default(), here()).unwrap();
+    let plain = Calibration::learn(&[setting], CalibrationOptions::default(), here(), Mode::Plan).unwrap();
     assert!(plain.gamma.is_empty());
 }
 
@@ -102,7 +117,7 @@ fn a_bias_of_a_window_is_learnt_only_when_asked_for() {
 fn figures_that_are_not_numbers_are_refused_by_name() {
     let mut setting = with_hidden_stalls();
     setting.candidates[3].features[2] = f64::NAN;
-    let refused = Calibration::learn(&[setting], CalibrationOptions::default(), here()).unwrap_err();
+    let refused = Calibration::learn(&[setting], CalibrationOptions::default(), here(), Mode::Plan).unwrap_err();
     assert!(
         refused.to_string().starts_with("graph/1000, window 8: stall_s is NaN"),
         "{refused}"
@@ -110,22 +125,33 @@ fn figures_that_are_not_numbers_are_refused_by_name() {
 }
 
 #[test]
-fn a_calibration_is_read_on_its_own_hardware_only() {
+fn a_calibration_is_for_its_own_hardware_and_mode_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("calibration.json");
-    let calibration = Calibration::learn(&[with_hidden_stalls()], CalibrationOptions::default(), here()).unwrap();
+    let calibration = Calibration::learn(
+        &[with_hidden_stalls()],
+        CalibrationOptions::default(),
+        here(),
+        Mode::Plan,
+    )
+    .unwrap();
     calibration.save(&path).unwrap();
-    assert_eq!(Calibration::load(&path, &here()).unwrap(), calibration);
+    assert_eq!(Calibration::read(&path).unwrap(), calibration);
     let elsewhere = Fingerprint {
         cores: here().cores + 1,
         ..here()
     };
-    let refused = Calibration::load(&path, &elsewhere).unwrap_err().to_string();
+    let refused = calibration.check(&elsewhere, Mode::Plan).unwrap_err().to_string();
     assert!(refused.contains("other hardware (cores:"), "{refused}");
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, text.replace("\"format_version\": 1", "\"format_version\": 9")).unwrap();
+    assert!(calibration.check(&here(), Mode::Plan).is_ok());
     assert!(matches!(
-        Calibration::load(&path, &here()),
+        calibration.check(&here(), Mode::Paper),
+        Err(CalibrationError::OtherMode)
+    ));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("\"format_version\": 2", "\"format_version\": 9")).unwrap();
+    assert!(matches!(
+        Calibration::read(&path),
         Err(CalibrationError::OtherFormat { found: 9 })
     ));
 }
@@ -144,7 +170,7 @@ proptest! {
         unit in prop::sample::select(vec![1e-3, 1.0, 1e3, 1e6]),
     ) {
         let mut calibration =
-            Calibration::learn(&[with_hidden_stalls()], CalibrationOptions::default(), here()).unwrap();
+            Calibration::learn(&[with_hidden_stalls()], CalibrationOptions::default(), here(), Mode::Plan).unwrap();
         let scaled: Vec<f64> = physical.iter().map(|joules| joules * unit).collect();
         let scores = calibration.score(&setting(&scaled, &stalls, &[None; 7])).unwrap();
         // With weights as well: what was learnt has no unit.

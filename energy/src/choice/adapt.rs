@@ -53,9 +53,8 @@ pub struct RankEpoch {
     pub windows: Vec<WindowTraffic>,
     /// Seconds of a training step, mean: without waits for rows and for other ranks.
     pub step_s: f64,
-    /// Joules of a step, where they are known.
-    pub step_j: Option<f64>,
-    /// Seconds in which training waited for an assembled batch, all steps together.
+    /// Seconds in which training waited for rows, all steps but the first of the epoch together: what that one waits for is
+    /// asked for in the epoch before.
     pub stall_s: f64,
     /// By owner; empty where answers are not timed apart, as those of streams.
     pub fetches: Vec<OwnerFetches>,
@@ -118,17 +117,10 @@ impl Adaptation {
     /// The coefficients for the next epoch, by rank. Joules of fetches are as they were probed.
     pub fn coefficients(&self) -> Vec<Coefficients> {
         let factor = self.fetch_factor();
-        let slower = |(rank, shares): (&Coefficients, &BTreeMap<PartId, f64>)| {
-            let mut slower = rank.with_slower_fetches(factor);
-            for (owner, share) in shares {
-                if let Some(cost) = slower.owners.get_mut(usize::from(*owner)) {
-                    cost.request_s *= share;
-                    cost.row_s *= share;
-                }
-            }
-            slower
-        };
-        self.probed.iter().zip(&self.shares).map(slower).collect()
+        with_shares(&self.probed, &self.shares)
+            .iter()
+            .map(|rank| rank.with_slower_fetches(factor))
+            .collect()
     }
 
     /// Learns from an epoch of all ranks, in their order. Steps take what they took in this epoch. The factor of the first
@@ -142,10 +134,15 @@ impl Adaptation {
         let mut probed = self.probed.clone();
         for (coefficients, rank) in probed.iter_mut().zip(epoch) {
             coefficients.step_s = rank.step_s;
-            coefficients.step_j = rank.step_j.unwrap_or(coefficients.step_j);
             coefficients.check()?;
         }
-        let executed = Executed { probed: &probed, epoch };
+        let mut shares = self.shares.clone();
+        for ((shares, rank), probed) in shares.iter_mut().zip(epoch).zip(&probed) {
+            learn_shares(shares, &rank.fetches, probed);
+        }
+        // The factor explains what the shares leave, so that no slowness counts twice.
+        let shared = with_shares(&probed, &shares);
+        let executed = Executed { probed: &shared, epoch };
         let measured_stall_s = epoch.iter().map(|rank| rank.stall_s).sum();
         let predicted_stall_s = executed.stall_s(self.fetch_factor())?;
         let factor = executed.factor(measured_stall_s)?;
@@ -155,9 +152,7 @@ impl Adaptation {
                 None => newest,
             });
         }
-        for ((shares, rank), probed) in self.shares.iter_mut().zip(epoch).zip(&probed) {
-            learn_shares(shares, &rank.fetches, probed);
-        }
+        self.shares = shares;
         self.probed = probed;
         Ok(ObservedEpoch {
             predicted_stall_s,
@@ -166,6 +161,21 @@ impl Adaptation {
             smoothed: self.fetch_factor(),
         })
     }
+}
+
+/// The coefficients of all ranks, with owners that are slower or faster beside the others than they were probed.
+fn with_shares(probed: &[Coefficients], shares: &[BTreeMap<PartId, f64>]) -> Vec<Coefficients> {
+    let shared = |(rank, shares): (&Coefficients, &BTreeMap<PartId, f64>)| {
+        let mut shared = rank.clone();
+        for (owner, share) in shares {
+            if let Some(cost) = shared.owners.get_mut(usize::from(*owner)) {
+                cost.request_s *= share;
+                cost.row_s *= share;
+            }
+        }
+        shared
+    };
+    probed.iter().zip(shares).map(shared).collect()
 }
 
 /// Learns how owners compare from how long their answers took, beside what they were probed to take. The middle owner is
@@ -204,7 +214,6 @@ fn check(epoch: &[RankEpoch], expected: usize) -> Result<(), AdaptError> {
     for (rank, of_rank) in epoch.iter().enumerate() {
         let measured = [
             ("time of a step", Some(of_rank.step_s)),
-            ("energy of a step", of_rank.step_j),
             ("wait for batches", Some(of_rank.stall_s)),
         ];
         for (what, value) in measured {

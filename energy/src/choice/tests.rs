@@ -229,7 +229,7 @@ fn learnt() -> Calibration {
         candidates: candidates.collect(),
     };
     let here = Fingerprint::of_this_computer(Vec::new());
-    let calibration = Calibration::learn(&[setting], CalibrationOptions::default(), here).unwrap();
+    let calibration = Calibration::learn(&[setting], CalibrationOptions::default(), here, Mode::Plan).unwrap();
     assert!(calibration.is_used);
     calibration
 }

@@ -66,6 +66,7 @@ fn readings(slots: Vec<Slot>, ranks: Rank, kind: DomainKind, quality: Quality) -
         machines,
         fetched,
         row_bytes: 400,
+        checksums: false,
         measured_at: 5.0,
     }
 }
@@ -80,11 +81,9 @@ fn counters_give_back_the_coefficients_that_were_spent() {
         .profile()
         .unwrap();
     assert_eq!(profile.quality, Quality::Measured);
-    assert!(
-        (profile.idle_w.value - 4.0 * IDLE_W).abs() < 1e-6,
-        "{:?}",
-        profile.idle_w
-    );
+    let idle_w = profile.idle_w.unwrap().value;
+    assert!((idle_w - 4.0 * IDLE_W).abs() < 1e-6, "{idle_w}");
+    assert_eq!(profile.placement, [[0], [1], [2], [3]]);
     for owner in &profile.owners {
         let intercept = owner.joules.intercept.value;
         assert!((intercept / request_j(owner.owner) - 1.0).abs() < 1e-6, "{owner:?}");
@@ -115,7 +114,16 @@ fn one_machine_without_a_counter_makes_all_joules_estimated() {
         reading.domains[0].joules = None;
         reading.domains[0].quality = Quality::Unavailable;
     }
-    assert_eq!(readings.profile().unwrap().quality, Quality::Estimated);
+    let profile = readings.profile().unwrap();
+    assert_eq!(profile.quality, Quality::Estimated);
+    // What idling costs is not known, and not 0.
+    assert_eq!(profile.idle_w, None);
+    assert!(
+        profile.doubts().iter().any(|doubt| doubt.contains("idle power")),
+        "{:?}",
+        profile.doubts()
+    );
+    assert!(profile.to_string().contains("idle power unknown"), "{profile}");
 }
 
 #[test]
@@ -152,6 +160,14 @@ fn sizes_that_an_owner_does_not_have_are_left_out_for_it() {
             .all(|slot| !matches!(slot, Slot::Fetch { rows: 1024.., .. }))
     );
     assert_eq!(slots.iter().filter(of_small).count(), 3 * 6);
+}
+
+#[test]
+fn a_plan_fits_the_smallest_owner() {
+    let sizes = |fewest| ProbePlan::default().fitting(fewest).sizes;
+    assert_eq!(sizes(100), ProbePlan::default().sizes);
+    assert_eq!(sizes(40), [1, 40]);
+    assert!(ProbePlan::default().fitting(40).slots(&[5000, 40]).is_ok());
 }
 
 #[test]

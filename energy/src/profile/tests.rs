@@ -6,10 +6,12 @@ fn setting() -> ProbeSetting {
         measured_at: 1.0,
         quality: Quality::Estimated,
         method: "CPU time at 3.7 W per core".to_owned(),
-        idle_w: Coefficient {
+        idle_w: Some(Coefficient {
             value: 8.0,
             half_width: 0.5,
-        },
+        }),
+        placement: vec![vec![0, 1], vec![2]],
+        checksums: false,
         row_bytes: 512,
         bytes_per_s: Some(1e9),
     }
@@ -76,19 +78,29 @@ fn too_little_is_no_profile() {
 }
 
 #[test]
-fn a_profile_is_read_on_its_own_hardware_only() {
+fn a_profile_is_for_its_own_hardware_and_use_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("profile.json");
     let profile = Profile::fit(setting(), points(1, 0.1, 1e-4), Vec::new()).unwrap();
     profile.save(&path).unwrap();
     let here = setting().fingerprint;
     // Reading a number from JSON may lose its last bit.
-    assert_eq!(Profile::load(&path, &here).unwrap().to_string(), profile.to_string());
+    assert_eq!(Profile::read(&path).unwrap().to_string(), profile.to_string());
+    assert!(profile.check_hardware(&here).is_ok());
+    let placement = setting().placement;
+    assert!(profile.check_use(&placement, false, 512).is_ok());
+    for (other, what) in [
+        (profile.check_use(&[vec![0, 1, 2]], false, 512), "ranks of the machines"),
+        (profile.check_use(&placement, true, 512), "checksums"),
+        (profile.check_use(&placement, false, 256), "bytes of a row"),
+    ] {
+        assert!(other.unwrap_err().to_string().contains(what), "{what}");
+    }
     let elsewhere = Fingerprint {
         processors: vec!["Another".to_owned()],
         ..here
     };
-    let refused = Profile::load(&path, &elsewhere).unwrap_err().to_string();
+    let refused = profile.check_hardware(&elsewhere).unwrap_err().to_string();
     assert!(
         refused.contains("processors:") && refused.contains("greengnn probe"),
         "{refused}"

@@ -282,7 +282,10 @@ fn train(ranks: &mut [Rank<'_>], step: usize) -> Result<(), SimulationError> {
         rank.assemble(step)?;
         let own_s = (rank.assembled.seconds - rank.now).max(0.0);
         rank.result.own_s += own_s;
-        rank.result.own_training_s += own_s;
+        // Rows of the first step are asked for in the epoch before, of which this one knows nothing.
+        if step > 0 {
+            rank.result.own_training_s += own_s;
+        }
         last.later(rank.assembled);
         longest_s = longest_s.max(rank.coefficients.step_s);
     }

@@ -34,12 +34,14 @@ pub(super) fn run(tune: &Tune, chosen: Chosen, windows: &[u32]) -> Result<Choice
         learnt_from.push(setting);
     }
     let fingerprint = chosen.profile.fingerprint.clone();
-    let calibration = match Calibration::learn(&learnt_from, CalibrationOptions::default(), fingerprint) {
+    let calibration = match Calibration::learn(&learnt_from, CalibrationOptions::default(), fingerprint, choice.mode) {
         Err(CalibrationError::NothingToLearn) => {
             note(format_args!(
                 "calibration: {}; the simulator decides alone",
                 CalibrationError::NothingToLearn
             ));
+            // One of before would still order the windows of the next run.
+            tune.folder.forget_calibration()?;
             return Ok(chosen.choice);
         }
         learnt => learnt?,
