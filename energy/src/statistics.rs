@@ -10,7 +10,7 @@ use crate::quality::Quality;
 
 mod student;
 
-pub use student::student_t_975;
+pub use student::{student_t_975, student_t_of_several};
 
 /// One energy figure.
 #[derive(Clone, Copy, Debug, PartialEq)]

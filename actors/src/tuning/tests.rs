@@ -175,11 +175,11 @@ fn decisions(mut tuner: Tuner, trained: TrainedEpochs, row_stall_s: f64, epochs:
 #[test]
 fn all_ranks_decide_the_same_and_learn_from_what_was_measured() {
     let cluster = Cluster::new();
-    let slow = cluster.at_all(&profile(1e-4, 1e-6), |tuner, trained| decisions(tuner, trained, 0.2, 5));
+    let slow = cluster.at_all(&profile(1e-3, 1e-5), |tuner, trained| decisions(tuner, trained, 0.2, 5));
     assert!(slow.iter().all(|of_rank| of_rank.0 == slow[0].0), "{slow:?}");
     // Waits that were not predicted: fetches take longer than they were probed.
     assert!(slow[0].1 > 2.0, "{slow:?}");
-    let fast = Cluster::new().at_all(&profile(1e-4, 1e-6), |tuner, trained| decisions(tuner, trained, 0.0, 5));
+    let fast = Cluster::new().at_all(&profile(1e-3, 1e-5), |tuner, trained| decisions(tuner, trained, 0.0, 5));
     assert!(fast[0].1 <= 1.0, "{fast:?}");
 }
 
@@ -195,20 +195,31 @@ fn requests_that_cost_much_are_made_seldom_and_a_change_needs_a_reason() {
     assert!(streamed(&dear[0]) || pick.window >= 8, "{}", dear[0]);
 }
 
-/// Fetches take a hundred times as long as they were probed: what was cheap waits for long, and another candidate is taken,
-/// but only when two epochs have said so.
 #[test]
-fn another_candidate_is_taken_when_two_epochs_have_said_so() {
-    let probed = profile(1e-6, 1e-8);
-    let all = Cluster::new().at_all(&probed, |tuner, trained| decisions(tuner, trained, 0.35, 7).0);
-    let decided = &all[0];
-    assert!(all.iter().all(|of_rank| of_rank == decided), "{all:?}");
-    // The first epoch is learnt from before the second: the ranks of this test plan and train in turn.
-    assert_eq!(decided[1], decided[0], "{decided:?}");
-    let changed = decided.iter().position(|decision| *decision != decided[0]);
-    assert!(changed.is_some_and(|epoch| epoch >= 2), "{decided:?}");
-    let steady = Cluster::new().at_all(&probed, |tuner, trained| decisions(tuner, trained, 0.0, 5).0);
-    assert!(steady[0].iter().all(|decision| *decision == steady[0][0]), "{steady:?}");
+fn another_candidate_is_taken_when_it_was_better_twice() {
+    let cluster = Cluster::new();
+    let picks = cluster.at_all(&profile(1e-4, 1e-6), |mut tuner, _| {
+        let rank = tuner.rank;
+        let mut choice = tuner.choose(vec![trace(rank, 0), trace(rank, 1)]).unwrap();
+        let [first, second] = [0, 1].map(|index| {
+            let prediction = &choice.predictions[index];
+            tuner.place(&prediction.method, prediction.window)
+        });
+        for prediction in &mut choice.predictions {
+            prediction.epoch_j = 100.0;
+        }
+        tuner.current = Some(second);
+        let mut pick = |joules: f64| {
+            choice.predictions[0].epoch_j = joules;
+            tuner.pick(&choice) == first
+        };
+        // Within the margin; once better; disturbed no more; better twice.
+        [99.0, 50.0, 99.0, 50.0, 50.0].map(&mut pick)
+    });
+    assert!(
+        picks.iter().all(|picks| *picks == [false, false, false, false, true]),
+        "{picks:?}"
+    );
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //!
 //! Every candidate is run once per repeat, and the runs of a repeat share their seed (a randomised block design). What
 //! repeats differ in is taken off, and one variance is estimated from all that is left: five repeats of seven windows
-//! then know as much of the noise as 25 runs, not as five.
+//! then know as much of the noise as 25 runs, not as five. The best of several noisy means is lower than it truly is, so
+//! that intervals are those of all comparisons at once.
 
 use crate::simulator::evaluation::{Configuration, Measured};
-use crate::statistics::student_t_975;
+use crate::statistics::student_t_of_several;
 
 /// The candidates of one configuration, measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +30,7 @@ pub struct PickedWindow {
     pub best: u32,
     /// `cost(pick) / cost(best) - 1`.
     pub regret: f64,
-    /// Half the width of the 95 % interval of that difference, as a share of the best one's cost.
+    /// Half the width of the 95 % interval of the differences of all candidates from the best one, as a share of its cost.
     pub noise: f64,
 }
 
@@ -48,6 +49,16 @@ impl RepeatedRuns {
 
     /// Half the width of the 95 % interval of the difference of two means; none with fewer than two repeats or windows.
     pub fn half_width(&self) -> Option<f64> {
+        self.simultaneous(|_| 1)
+    }
+
+    /// The same of the differences of all candidates from one of them.
+    fn half_width_from_one(&self) -> Option<f64> {
+        self.simultaneous(|candidates| candidates - 1)
+    }
+
+    /// The same of as many differences as there are for so many candidates that were run.
+    fn simultaneous(&self, comparisons: impl Fn(usize) -> usize) -> Option<f64> {
         let repeats = self.costs.iter().map(Vec::len).min()?;
         // A program that stands for several windows was run once.
         let distinct: Vec<&Vec<f64>> = (0..self.windows.len())
@@ -70,7 +81,7 @@ impl RepeatedRuns {
         }
         let freedom = ((distinct.len() - 1) * (repeats - 1)) as f64;
         let of_difference = (2.0 * squares / freedom / repeats as f64).sqrt();
-        Some(student_t_975(freedom) * of_difference)
+        Some(student_t_of_several(freedom, comparisons(distinct.len())) * of_difference)
     }
 
     /// Whether any two candidates differ by more than the noise.
@@ -80,7 +91,9 @@ impl RepeatedRuns {
             means.iter().copied().fold(f64::INFINITY, f64::min),
             means.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         );
-        self.half_width().is_some_and(|half_width| most - least > half_width)
+        let pairs = |candidates: usize| candidates * (candidates - 1) / 2;
+        self.simultaneous(pairs)
+            .is_some_and(|half_width| most - least > half_width)
     }
 
     /// Windows from the cheapest to the dearest; those of a group cannot be told from its cheapest.
@@ -92,7 +105,7 @@ impl RepeatedRuns {
     }
 
     fn groups(&self) -> Vec<Vec<usize>> {
-        let (means, half_width) = (self.means(), self.half_width().unwrap_or(f64::INFINITY));
+        let (means, half_width) = (self.means(), self.half_width_from_one().unwrap_or(f64::INFINITY));
         let mut order: Vec<usize> = (0..means.len()).collect();
         order.sort_by(|one, other| means[*one].total_cmp(&means[*other]));
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -133,7 +146,7 @@ impl RepeatedRuns {
             pick,
             best: self.windows[best],
             regret: means[picked] / cost - 1.0,
-            noise: self.half_width().unwrap_or(f64::INFINITY) / cost,
+            noise: self.half_width_from_one().unwrap_or(f64::INFINITY) / cost,
         })
     }
 }
@@ -177,6 +190,19 @@ mod tests {
         // Differences 1, 2, 3: standard deviation 1.
         let expected = 4.302_653 / 3_f64.sqrt();
         assert!((runs.half_width().unwrap() - expected).abs() < 1e-5);
+    }
+
+    /// The more candidates, the further the best of them lies below the others by chance.
+    #[test]
+    fn more_comparisons_have_wider_intervals() {
+        let runs = runs(&[[1.0, 2.1, 3.0], [2.0, 3.0, 4.2], [1.1, 2.0, 3.1], [2.1, 3.1, 4.0]]);
+        let (one, from_one) = (runs.half_width().unwrap(), runs.half_width_from_one().unwrap());
+        // t(6) at 0.975 and at 1 - 0.025 / 3.
+        assert!(
+            (from_one / one - 3.287_455 / 2.446_912).abs() < 1e-4,
+            "{}",
+            from_one / one
+        );
     }
 
     #[test]

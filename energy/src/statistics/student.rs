@@ -17,14 +17,22 @@ const MOST_TERMS: usize = 1000;
 /// It is right to ten digits. Less than one degree of freedom counts as one, which is what Welch's formula cannot go below
 /// but for rounding.
 pub fn student_t_975(freedom: f64) -> f64 {
+    student_t_of_several(freedom, 1)
+}
+
+/// The same where several comparisons are made at once, and none of them may be wrong with a probability of 95 %
+/// (Bonferroni). With so many degrees of freedom that they make no difference those of 1000 are taken.
+pub fn student_t_of_several(freedom: f64, comparisons: usize) -> f64 {
     let freedom = freedom.max(1.0);
-    if freedom >= MANY {
+    if freedom >= MANY && comparisons <= 1 {
         return expansion(freedom);
     }
+    let freedom = freedom.min(MANY);
+    let outside = OUTSIDE / comparisons.max(1) as f64;
     // The tails are a convex, falling function of t, so that Newton's steps from the left stay on the left.
     let mut t = Z_975;
     for _ in 0..MOST_STEPS {
-        let step = (tails(t, freedom) - OUTSIDE) / (2.0 * density(t, freedom));
+        let step = (tails(t, freedom) - outside) / (2.0 * density(t, freedom));
         t += step;
         if step.abs() <= 1e-13 * t {
             break;

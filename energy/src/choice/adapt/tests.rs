@@ -97,7 +97,7 @@ fn exposed() -> Vec<RankEpoch> {
 
 #[test]
 fn a_factor_of_all_fetches_is_found_where_it_shows() {
-    for factor in [1.0 / 16.0, 0.3, 1.0, 1.7, 12.0, 64.0] {
+    for factor in [0.3, 1.0, 1.7, 12.0, 64.0] {
         let mut adaptation = two_ranks();
         let observed = adaptation.observe(&measured(exposed(), factor)).unwrap();
         let found = observed.factor.unwrap();
@@ -121,8 +121,9 @@ fn factors_are_bounded_and_later_ones_count_half() {
     let observed = adaptation.observe(&measured(exposed(), 1.0)).unwrap();
     assert_eq!((observed.factor, observed.smoothed), (Some(1.0), 8.0));
     assert!(observed.predicted_stall_s > observed.measured_stall_s);
-    // Requests of every step are exposed however fast they are.
-    assert_eq!(adaptation.observe(&exposed()).unwrap().factor, Some(1.0 / 16.0));
+    // Nobody waited: the largest factor by which the steps hide all but the first requests.
+    let hidden = adaptation.observe(&exposed()).unwrap().factor.unwrap();
+    assert!(hidden > FACTORS.0 && hidden < 0.3, "{hidden}");
 }
 
 #[test]
