@@ -1,8 +1,8 @@
 //! The configuration of a training run: defaults, then the file of `--config`, then the flags.
 
 mod flags;
-pub mod idle;
 mod lower_clocks;
+pub mod unused;
 mod window;
 
 use std::path::{Path, PathBuf};

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::CliResult;
 use super::output::{note, print};
 use super::train::{check_device, title};
-use crate::config::idle::{Setting, idle_flags, takes_budget};
+use crate::config::unused::{Setting, takes_budget, unused_flags};
 use crate::config::{Communication, TrainConfig, TrainFlags, Window};
 use crate::launcher::{self, LaunchError, LocalRun};
 use crate::offline::OfflineParts;
@@ -120,7 +120,7 @@ pub fn run(args: CompareArgs) -> CliResult {
         run.check_against(&manifest)?;
     }
     check_device(&config)?;
-    for flag in idle_flags(&given(&args), &runs, &manifest)? {
+    for flag in unused_flags(&given(&args), &runs, &manifest)? {
         note(format_args!("warning: {flag}"));
     }
     let machines = config.machines.unwrap_or(u32::from(manifest.book.parts()));

@@ -72,7 +72,7 @@ pub fn run(args: SupervisorArgs) -> CliResult {
     };
     let manifest = PartsManifest::open(&args.dir)?;
     config.check_against(&manifest)?;
-    for flag in args.flags.idle(std::slice::from_ref(&config), &manifest)? {
+    for flag in args.flags.unused(std::slice::from_ref(&config), &manifest)? {
         note(format_args!("warning: {flag}"));
     }
     let work = match &args.work {

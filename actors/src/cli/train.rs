@@ -74,7 +74,7 @@ pub fn run(args: TrainArgs) -> CliResult {
     let config = args.flags.resolve()?;
     let manifest = PartsManifest::open(&args.parts)?;
     config.check_against(&manifest)?;
-    for flag in args.flags.idle(std::slice::from_ref(&config), &manifest)? {
+    for flag in args.flags.unused(std::slice::from_ref(&config), &manifest)? {
         note(format_args!("warning: {flag}"));
     }
     check_device(&config)?;

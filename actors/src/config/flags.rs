@@ -7,7 +7,7 @@ use greengnn_model::row_type::RowType;
 use greengnn_model::sampling::SeedOrder;
 use greengnn_model::store::PartsManifest;
 
-use super::idle::{IdleFlag, Setting, idle_flags};
+use super::unused::{Setting, UnusedFlag, unused_flags};
 use super::{Communication, ConfigError, LowerClocks, Preaggregate, Resample, TrainConfig, Window};
 
 /// The flags of `train` and `supervisor`. A flag that is not given leaves what the file or the default says.
@@ -200,8 +200,8 @@ impl TrainFlags {
     ///
     /// # Errors
     /// A configuration that [`TrainConfig::check`] refuses.
-    pub fn idle(&self, runs: &[TrainConfig], manifest: &PartsManifest) -> Result<Vec<IdleFlag>, ConfigError> {
-        idle_flags(&self.given(), runs, manifest)
+    pub fn unused(&self, runs: &[TrainConfig], manifest: &PartsManifest) -> Result<Vec<UnusedFlag>, ConfigError> {
+        unused_flags(&self.given(), runs, manifest)
     }
 
     /// A flag that would say how rows are cached was not meant for a run that moves none.

@@ -26,13 +26,13 @@ pub enum Setting {
 
 /// A flag that changes nothing, in the words of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IdleFlag {
+pub struct UnusedFlag {
     flag: &'static str,
     /// Those of the runs that it was given for.
     policies: BTreeSet<String>,
 }
 
-impl fmt::Display for IdleFlag {
+impl fmt::Display for UnusedFlag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let policies: Vec<_> = self.policies.iter().map(String::as_str).collect();
         let noun = if policies.len() == 1 { "policy" } else { "policies" };
@@ -49,12 +49,12 @@ impl fmt::Display for IdleFlag {
 ///
 /// # Errors
 /// A configuration that [`TrainConfig::check`] refuses.
-pub fn idle_flags(
+pub fn unused_flags(
     given: &[(&'static str, Setting)],
     runs: &[TrainConfig],
     manifest: &PartsManifest,
-) -> Result<Vec<IdleFlag>, ConfigError> {
-    let mut idle = Vec::new();
+) -> Result<Vec<UnusedFlag>, ConfigError> {
+    let mut unused = Vec::new();
     for (flag, setting) in given {
         let mut policies = BTreeSet::new();
         let mut is_used = false;
@@ -65,10 +65,10 @@ pub fn idle_flags(
             }
         }
         if !is_used && !policies.is_empty() {
-            idle.push(IdleFlag { flag, policies });
+            unused.push(UnusedFlag { flag, policies });
         }
     }
-    Ok(idle)
+    Ok(unused)
 }
 
 /// Whether a policy caches more under a larger budget.
@@ -138,8 +138,8 @@ mod tests {
         let mut flags = TrainFlags::default();
         change(&mut flags);
         let config = flags.resolve().unwrap();
-        let idle = flags.idle(&[config], &manifest).unwrap();
-        idle.iter().map(ToString::to_string).collect()
+        let unused = flags.unused(&[config], &manifest).unwrap();
+        unused.iter().map(ToString::to_string).collect()
     }
 
     fn with(policy: &str, change: impl FnOnce(&mut TrainFlags)) -> Vec<String> {
