@@ -173,6 +173,10 @@ impl Evaluated {
         })
     }
 
+    fn is_one_program(&self) -> bool {
+        self.windows.windows(2).all(|two| two[0].program == two[1].program)
+    }
+
     fn pick(&self) -> u32 {
         let best = self
             .windows
@@ -218,6 +222,10 @@ fn report(evaluated: &[Evaluated], measure: Measure) -> Result<String, Box<dyn s
             .iter()
             .filter(|one| one.policy == policy && one.delivery == delivery)
         {
+            if one.is_one_program() {
+                writeln!(text, "  {}: all windows are one program", one.name())?;
+                continue;
+            }
             let Some(runs) = one.repeated(measure) else {
                 writeln!(text, "  {}: the energy of a run is not known", one.name())?;
                 continue;
@@ -338,6 +346,17 @@ mod tests {
         let text = report(&[noisy], CPU).unwrap();
         assert!(text.contains("no two of its candidates can be told apart"), "{text}");
         assert!(text.contains("nothing is left"), "{text}");
+    }
+
+    #[test]
+    fn windows_that_are_one_program_are_not_compared() {
+        let mut one = evaluated(100, [[9.0, 9.1]; 3]);
+        one.windows.iter_mut().for_each(|window| window.program = 1);
+        let text = report(&[one], CPU).unwrap();
+        assert!(
+            text.contains("all windows are one program") && !text.contains("inf"),
+            "{text}"
+        );
     }
 
     #[test]
