@@ -1,7 +1,7 @@
 //! `greengnn supervisor`: the process that machines join.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use greengnn_model::store::PartsManifest;
@@ -49,12 +49,20 @@ pub struct SupervisorArgs {
     /// With --window auto, the folder in which `probe` and `tune` left what they measured [default: tuning, in DIR]
     #[arg(long, value_name = "DIR")]
     pub tuning: Option<PathBuf>,
-    /// A file with what to do, as JSON, from a launcher
+    /// A file with what to do, as JSON, from a launcher; it is removed
     #[arg(long, hide = true)]
     pub work: Option<PathBuf>,
     /// Process id of the launcher, with which this process ends
     #[arg(long, hide = true)]
     pub parent: Option<u32>,
+}
+
+/// Reads what a launcher wants done, and removes the file: the launcher's folder goes with its last machine, which removes
+/// it only if it is empty.
+fn take_work(path: &Path) -> Result<Work, Box<dyn std::error::Error + Send + Sync>> {
+    let work = serde_json::from_slice(&std::fs::read(path)?)?;
+    std::fs::remove_file(path)?;
+    Ok(work)
 }
 
 pub fn run(args: SupervisorArgs) -> CliResult {
@@ -76,7 +84,7 @@ pub fn run(args: SupervisorArgs) -> CliResult {
         note(format_args!("warning: {flag}"));
     }
     let work = match &args.work {
-        Some(path) => serde_json::from_slice(&std::fs::read(path)?)?,
+        Some(path) => take_work(path)?,
         None if args.probe => Work::Probe(args.probe_flags.plan()?),
         None => Work::Train(known(&config, args.tuning.as_deref(), &args.dir, &args.probe_flags)?),
     };
