@@ -60,7 +60,8 @@ impl TimedPlanner {
             steps,
         )?;
         let mut counts = counts.weighted(&bulk.owner_weights);
-        if input.next.is_some() {
+        // Where requests are free rows alone count, and none is fetched again to keep others for later.
+        if input.next.is_some() && search.rows_per_delivery > 0 {
             counts = counts.of_a_run_that_goes_on();
         }
         let over_budget = |_| PlanError::OverBudget {
