@@ -25,6 +25,12 @@ fn json(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
+/// A run that is over soon, of what was measured there.
+fn short_run(tuning: &Path) -> Vec<&str> {
+    let flags = ["--epochs", "1", "--budget", "20%", "--tuning", text(tuning)];
+    [&flags[..], &STEPS].concat()
+}
+
 /// A folder with a profile of the tiny graph's machines.
 fn probed(parts: &Path) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -191,11 +197,7 @@ fn an_evaluation_runs_every_program_and_stands_beside_the_best_constant_order() 
         "--repeats",
         "2",
     ];
-    let run = [
-        &["--epochs", "1", "--budget", "20%", "--tuning", text(tuning.path())][..],
-        &STEPS,
-    ]
-    .concat();
+    let run = short_run(tuning.path());
     let said = succeeds(&[&flags[..], &run].concat());
     for wanted in [
         "window (windowed), by CPU seconds per epoch",
@@ -237,11 +239,7 @@ fn a_calibration_is_kept_and_says_whether_it_is_of_use() {
         "--repeats",
         "2",
     ];
-    let run = [
-        &["--epochs", "1", "--budget", "20%", "--tuning", text(tuning.path())][..],
-        &STEPS,
-    ]
-    .concat();
+    let run = short_run(tuning.path());
     // What is no calibration is refused and not passed over.
     let refused = fails(&[&flags[..], &run].concat());
     assert!(refused.contains("calibration.json"), "{refused}");

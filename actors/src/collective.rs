@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use greengnn_model::book::Rank;
 use greengnn_model::counters::Period;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::transport::{Inbox, InboxError, Parcel, ParcelKind, ParcelTag, Transport, TransportError};
 
@@ -60,6 +62,13 @@ pub enum CollectiveError {
         kind: ParcelKind,
         expected: usize,
         found: usize,
+    },
+    #[error("the {kind:?} of rank {rank} on {machine} cannot be written or read: {reason}")]
+    Unreadable {
+        rank: Rank,
+        machine: String,
+        kind: ParcelKind,
+        reason: String,
     },
 }
 
@@ -134,6 +143,30 @@ impl Collective {
         let ((), mut all) = tokio::try_join!(send, self.receive_all(kind, moment))?;
         all[usize::from(self.rank)] = bytes;
         Ok(all)
+    }
+
+    /// The values that all ranks contribute, by rank, as MessagePack.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather), or [`CollectiveError::Unreadable`].
+    pub async fn all_gather_values<T: Serialize + DeserializeOwned>(
+        &self,
+        kind: ParcelKind,
+        moment: Moment,
+        own: &T,
+    ) -> Result<Vec<T>, CollectiveError> {
+        let unreadable = |rank: Rank, reason: String| CollectiveError::Unreadable {
+            rank,
+            machine: self.machines[usize::from(rank)].clone(),
+            kind,
+            reason,
+        };
+        let own = rmp_serde::to_vec(own).map_err(|error| unreadable(self.rank, error.to_string()))?;
+        let all = self.all_gather(kind, moment, own).await?;
+        (0..)
+            .zip(all)
+            .map(|(rank, bytes)| rmp_serde::from_slice(&bytes).map_err(|error| unreadable(rank, error.to_string())))
+            .collect()
     }
 
     /// Gives every rank its own bytes: `payloads` has what this rank gives to each, by rank, and the result what each gave

@@ -326,20 +326,7 @@ impl Prefetcher {
         let fetch_s = waiting.elapsed().as_secs_f64();
 
         let assembling = Instant::now();
-        let assembly = Assembly {
-            rank: self.rank,
-            rows: Arc::clone(&self.rows),
-            part: Arc::clone(&self.part),
-            arena: Arc::clone(&self.arena),
-            residency: Arc::clone(&self.residency),
-            direct: Arc::clone(&direct),
-            trace: Arc::clone(&execution.trace),
-            width: self.width,
-            row_type: self.row_type,
-            preaggregate: self.preaggregate,
-            verify: self.verify,
-            buffers: Arc::clone(&self.buffers),
-        };
+        let assembly = self.assembly(&execution.trace, &direct, self.verify);
         let (batch, plan, levels) = tokio::task::spawn_blocking(move || assembly.run(plan))
             .await
             .map_err(|error| self.task_ended(&error))??;
@@ -356,6 +343,24 @@ impl Prefetcher {
             fetch_s,
             assemble_s,
         })
+    }
+
+    /// What assembles a batch of a trace, whose own rows are in `direct`.
+    fn assembly(&self, trace: &Arc<EpochTrace>, direct: &Arc<RowArena>, verify: bool) -> Assembly {
+        Assembly {
+            rank: self.rank,
+            rows: Arc::clone(&self.rows),
+            part: Arc::clone(&self.part),
+            arena: Arc::clone(&self.arena),
+            residency: Arc::clone(&self.residency),
+            direct: Arc::clone(direct),
+            trace: Arc::clone(trace),
+            width: self.width,
+            row_type: self.row_type,
+            preaggregate: self.preaggregate,
+            verify,
+            buffers: Arc::clone(&self.buffers),
+        }
     }
 
     /// Frees slots, then copies rows that came for this batch and are kept for a later one.

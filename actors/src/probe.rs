@@ -121,14 +121,7 @@ impl Prober {
         for (index, slot) in (0u32..).zip(&slots) {
             let before = self.snapshot().await?;
             self.barrier(index, 0).await?;
-            let found = match slot.client() {
-                Some(client) if client == self.rank => Some(self.ask(*slot, slot_time, &owner_rows).await?),
-                Some(_) => None,
-                None => {
-                    tokio::time::sleep(slot_time).await;
-                    None
-                }
-            };
+            let found = self.take_part(*slot, slot_time, &owner_rows).await?;
             self.barrier(index, 1).await?;
             if let (Some(before), Some(after)) = (before, self.snapshot().await?) {
                 readings.push(after.since(&before));
@@ -138,12 +131,15 @@ impl Prober {
             }
             fetched.push(found);
         }
-        let machine = self.meter.as_ref().map(|machine| MachineReadings {
-            ranks: machine.ranks.clone(),
-            hardware: Fingerprint::of_this_computer(gpu_names()),
-            busy_thread_w: busy_thread_watts(),
-            slots: readings,
-        });
+        let machine = match &self.meter {
+            Some(machine) => Some(MachineReadings {
+                ranks: machine.ranks.clone(),
+                hardware: own_hardware().await?,
+                busy_thread_w: busy_thread_watts(),
+                slots: readings,
+            }),
+            None => None,
+        };
         let seen = Seen {
             machine,
             fetched,
@@ -159,10 +155,11 @@ impl Prober {
     /// A rank that does not answer.
     pub async fn hardware(&self) -> Result<(Fingerprint, Vec<Vec<Rank>>), ProbeError> {
         let own = match &self.meter {
-            Some(machine) => {
-                let hardware = tokio::task::spawn_blocking(|| Fingerprint::of_this_computer(gpu_names())).await?;
-                Some((greengnn_energy::process::boot_id(), hardware, machine.ranks.clone()))
-            }
+            Some(machine) => Some((
+                greengnn_energy::process::boot_id(),
+                own_hardware().await?,
+                machine.ranks.clone(),
+            )),
             None => None,
         };
         let all: Vec<Option<(String, Fingerprint, Vec<Rank>)>> = self.gather(HARDWARE, &own).await?;
@@ -219,27 +216,34 @@ impl Prober {
         Ok(self.plan.slot_seconds(total.quality))
     }
 
-    /// Asks for rows until the time of the slot is over, at least once.
-    async fn ask(&self, slot: Slot, slot_time: Duration, owner_rows: &[u32]) -> Result<Fetched, ProbeError> {
+    /// Rests with all others, or asks for rows until the time of the slot is over, at least once. None if this rank asked for
+    /// nothing.
+    async fn take_part(
+        &self,
+        slot: Slot,
+        slot_time: Duration,
+        owner_rows: &[u32],
+    ) -> Result<Option<Fetched>, ProbeError> {
+        if slot.client().is_some_and(|client| client != self.rank) {
+            return Ok(None);
+        }
         let until = Instant::now() + slot_time;
-        match slot {
-            // Who rests asks nobody.
-            Slot::Idle => Ok(Fetched {
-                requests: 0,
-                rows: 0,
-                seconds: 0.0,
-            }),
+        let fetched = match slot {
+            Slot::Idle => {
+                tokio::time::sleep(slot_time).await;
+                return Ok(None);
+            }
             Slot::Fetch { owner, rows, .. } => {
                 let lists = self.lists(owner, rows, owner_rows);
                 let started = Instant::now();
                 let requests = self.asker(owner, lists).fetch_until(until).await?;
-                Ok(Fetched {
+                Fetched {
                     requests,
                     rows,
                     seconds: started.elapsed().as_secs_f64(),
-                })
+                }
             }
-            Slot::Deliver { owner, rows, .. } => self.deliver(until, owner, rows, owner_rows).await,
+            Slot::Deliver { owner, rows, .. } => self.deliver(until, owner, rows, owner_rows).await?,
             Slot::Together { rows, .. } => {
                 let fewest = owner_rows.iter().copied().min().unwrap_or(rows);
                 let rows = rows.min(fewest);
@@ -252,13 +256,14 @@ impl Prober {
                 while let Some(asked) = asking.join_next().await {
                     requests = requests.saturating_add(asked??);
                 }
-                Ok(Fetched {
+                Fetched {
                     requests,
                     rows,
                     seconds: started.elapsed().as_secs_f64(),
-                })
+                }
             }
-        }
+        };
+        Ok(Some(fetched))
     }
 
     /// Deliveries of one stream, granted ahead as in a run.
@@ -325,13 +330,9 @@ impl Prober {
 
     fn traffic_of(&self, slot: Slot, fetched: &Fetched) -> Traffic {
         let rows = u64::from(fetched.requests) * u64::from(fetched.rows);
-        let requests = match slot {
-            Slot::Idle => 0,
-            Slot::Deliver { .. } => 1,
-            Slot::Fetch { .. } | Slot::Together { .. } => u64::from(fetched.requests),
-        };
+        let is_stream = matches!(slot, Slot::Deliver { .. });
         Traffic {
-            feature_requests: requests,
+            feature_requests: if is_stream { 1 } else { u64::from(fetched.requests) },
             deliveries: u64::from(fetched.requests),
             feature_rows: rows,
             feature_bytes: rows * self.row_bytes as u64,
@@ -372,20 +373,10 @@ impl Prober {
             step,
             period: SET_UP,
         };
-        let own = rmp_serde::to_vec_named(own).map_err(|error| ProbeError::Damaged {
-            rank: self.rank,
-            reason: error.to_string(),
-        })?;
-        let all = self.collective.all_gather(ParcelKind::Probe, moment, own).await?;
-        (0..)
-            .zip(all)
-            .map(|(rank, bytes)| {
-                rmp_serde::from_slice(&bytes).map_err(|error| ProbeError::Damaged {
-                    rank,
-                    reason: error.to_string(),
-                })
-            })
-            .collect()
+        Ok(self
+            .collective
+            .all_gather_values(ParcelKind::Probe, moment, own)
+            .await?)
     }
 
     fn no_rows(&self, owner: PartId, source: TransportError) -> ProbeError {
@@ -430,10 +421,14 @@ impl Asker {
     }
 }
 
-/// The models of this computer's GPUs, as far as NVML shows them.
-fn gpu_names() -> Vec<String> {
-    let gpus = NvmlReader::load().and_then(|mut reader| reader.gpus());
-    gpus.map_or_else(|_| Vec::new(), |gpus| gpus.into_iter().map(|gpu| gpu.name).collect())
+/// This computer and its GPUs, as far as NVML shows them. A driver may take its time.
+async fn own_hardware() -> Result<Fingerprint, tokio::task::JoinError> {
+    let look = || {
+        let gpus = NvmlReader::load().and_then(|mut reader| reader.gpus());
+        let names = gpus.map_or_else(|_| Vec::new(), |gpus| gpus.into_iter().map(|gpu| gpu.name).collect());
+        Fingerprint::of_this_computer(names)
+    };
+    tokio::task::spawn_blocking(look).await
 }
 
 /// A probe counts as set-up.

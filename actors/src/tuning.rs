@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use greengnn_energy::calibration::Calibration;
 use greengnn_energy::choice::{
-    AdaptError, Adaptation, Candidates, Choice, ChoiceError, MARGIN, Method, OwnerFetches, Prices, RankEpoch,
-    RankMoves, RankTraces, Tuned, choose_from, next_window, rank_moves,
+    AdaptError, Adaptation, Candidates, Choice, ChoiceError, MARGIN, Method, OwnerFetches, Prediction, Prices,
+    RankEpoch, RankMoves, RankTraces, Tuned, choose_from, next_candidate, rank_moves,
 };
 use greengnn_energy::profile::Profile;
 use greengnn_energy::simulator::{Coefficients, Mode, TrafficCounter, WindowTraffic};
@@ -52,8 +52,6 @@ pub const TRACED_EPOCHS: usize = 2;
 pub enum TuningError {
     #[error("the ranks did not choose together: {}", in_one_line(.0))]
     Together(#[from] CollectiveError),
-    #[error("what rank {rank} says of its candidates cannot be read: {reason}")]
-    Damaged { rank: Rank, reason: String },
     #[error(transparent)]
     Choice(#[from] ChoiceError),
     #[error(transparent)]
@@ -156,8 +154,8 @@ pub struct Tuner {
     trained: TrainedEpochs,
     /// What all ranks would move, by rank.
     moves: Vec<RankMoves>,
-    /// The place of the candidate that runs.
-    current: Option<usize>,
+    /// What runs: a method and its windows; there is one budget in a run.
+    current: Option<(Method, u32)>,
     /// Whether something else was better when the ranks chose last.
     is_challenged: bool,
     /// What this rank's plans of the last epochs moved.
@@ -222,10 +220,9 @@ impl Tuner {
         held: &CacheState,
     ) -> Result<Decision, TuningError> {
         let has_learnt = self.learn(epoch)?;
-        match self.current {
-            // At the same prices the choice is the same.
-            Some(current) if !has_learnt => return self.decision(current, None),
-            _ => {}
+        // At the same prices the choice is the same.
+        if let Some(current) = self.current.clone().filter(|_| !has_learnt) {
+            return self.decision(current, None);
         }
         if self.moves.is_empty() {
             self.moves = self.gather_moves(epoch, traces, Some(held.clone()))?;
@@ -233,14 +230,14 @@ impl Tuner {
         let choice = self.price()?;
         let own = self.pick(&choice);
         // All ranks have computed the same, up to the last bits of their processors' arithmetic: the first one's counts.
-        let all: Vec<usize> = self.gather(epoch, CANDIDATE, &own)?;
-        let candidate = all.first().copied().unwrap_or(own);
-        let changes = self.current.replace(candidate) != Some(candidate);
+        let all: Vec<(Method, u32)> = self.gather(epoch, CANDIDATE, &own)?;
+        let candidate = all.into_iter().next().unwrap_or(own);
+        let changes = self.current.as_ref() != Some(&candidate);
+        self.current = Some(candidate.clone());
         self.decision(candidate, changes.then_some(choice))
     }
 
-    fn decision(&mut self, candidate: usize, choice: Option<Choice>) -> Result<Decision, TuningError> {
-        let (method, window) = self.candidate(candidate);
+    fn decision(&mut self, (method, window): (Method, u32), choice: Option<Choice>) -> Result<Decision, TuningError> {
         self.counter = TrafficCounter::new(method.delivery);
         let policy = self.tuned.policy(&method)?;
         let choice = choice.map(|choice| Box::new(choice.picking(&method, window)));
@@ -369,44 +366,20 @@ impl Tuner {
 
     /// The candidate that runs, unless a better one has been there twice in a row: by the prices of this epoch and of the last
     /// something has saved more than the margin. By a calibration's scores, which are no joules, the best one is better.
-    fn pick(&mut self, choice: &Choice) -> usize {
-        let best = self.place(&choice.pick.method, choice.pick.window);
-        let Some(current) = self.current else { return best };
+    fn pick(&mut self, choice: &Choice) -> (Method, u32) {
+        let best = candidate(&choice.pick);
+        let Some(current) = self.current.clone() else {
+            return best;
+        };
         let better = if choice.is_calibrated {
             best
         } else {
-            let predicted: Vec<(u32, f64)> = choice
-                .predictions
-                .iter()
-                .map(|prediction| {
-                    let place = self.place(&prediction.method, prediction.window);
-                    (place as u32, prediction.epoch_j)
-                })
-                .collect();
-            next_window(current as u32, &predicted, MARGIN) as usize
+            let priced = |prediction: &Prediction| (candidate(prediction), prediction.epoch_j);
+            let predicted: Vec<_> = choice.predictions.iter().map(priced).collect();
+            next_candidate(&current, &predicted, MARGIN)
         };
         let had_challenger = std::mem::replace(&mut self.is_challenged, better != current);
         if had_challenger { better } else { current }
-    }
-
-    /// The place of a candidate; there is one budget in a run.
-    fn place(&self, method: &Method, window: u32) -> usize {
-        let Candidates { methods, windows, .. } = &self.setting.candidates;
-        let method = methods.iter().position(|other| other == method).unwrap_or(0);
-        let window = windows.iter().position(|other| *other == window).unwrap_or(0);
-        method * windows.len() + window
-    }
-
-    fn candidate(&self, place: usize) -> (Method, u32) {
-        let Candidates { methods, windows, .. } = &self.setting.candidates;
-        let windows_of_method = windows.len().max(1);
-        let method = methods.get(place / windows_of_method).cloned();
-        let window = windows.get(place % windows_of_method).copied();
-        // Candidates were checked when they were priced, and a place is that of one of them.
-        (
-            method.unwrap_or_else(|| Method::new("on-demand", Delivery::Windowed)),
-            window.unwrap_or(1),
-        )
     }
 
     /// What every rank brings, by rank.
@@ -422,6 +395,10 @@ impl Tuner {
     }
 }
 
+fn candidate(prediction: &Prediction) -> (Method, u32) {
+    (prediction.method.clone(), prediction.window)
+}
+
 /// What every rank brings to a choice, by rank.
 ///
 /// # Errors
@@ -432,7 +409,6 @@ pub async fn gather<T: Serialize + DeserializeOwned>(
     step: u32,
     own: &T,
 ) -> Result<Vec<T>, TuningError> {
-    let damaged = |rank, reason: String| TuningError::Damaged { rank, reason };
     let moment = Moment {
         epoch,
         step,
@@ -441,12 +417,7 @@ pub async fn gather<T: Serialize + DeserializeOwned>(
             phase: if epoch == 0 { Phase::Setup } else { Phase::Training },
         },
     };
-    let own = rmp_serde::to_vec(own).map_err(|error| damaged(collective.rank(), error.to_string()))?;
-    let all = collective.all_gather(ParcelKind::Choice, moment, own).await?;
-    (0..)
-        .zip(all)
-        .map(|(rank, bytes)| rmp_serde::from_slice(&bytes).map_err(|error| damaged(rank, error.to_string())))
-        .collect()
+    Ok(collective.all_gather_values(ParcelKind::Choice, moment, own).await?)
 }
 
 /// The prices that a profile and measured steps give, by rank.

@@ -38,7 +38,7 @@ mod tests;
 mod tuned;
 mod weights;
 
-pub use adapt::{AdaptError, Adaptation, FACTORS, MARGIN, ObservedEpoch, OwnerFetches, RankEpoch, next_window};
+pub use adapt::{AdaptError, Adaptation, FACTORS, MARGIN, ObservedEpoch, OwnerFetches, RankEpoch, next_candidate};
 pub use weights::owner_weights;
 
 pub use plans::{Extent, Moved, RankMoves, rank_moves};

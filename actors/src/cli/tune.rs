@@ -106,7 +106,7 @@ pub fn run(args: TuneArgs) -> CliResult {
     if tune.args.evaluate {
         return evaluation::run(&tune);
     }
-    let chosen = tune.choose(&tune.config, tune.candidates.clone())?;
+    let chosen = tune.choose(&tune.config)?;
     let choice = match &tune.args.calibrate {
         None => chosen.choice,
         Some(windows) => calibration::run(&tune, chosen, windows)?,
@@ -196,11 +196,7 @@ impl Tune {
     }
 
     /// Has the ranks choose for a run of this configuration, and keeps the profile that they used.
-    fn choose(
-        &self,
-        config: &TrainConfig,
-        candidates: Candidates,
-    ) -> Result<Chosen, Box<dyn std::error::Error + Send + Sync>> {
+    fn choose(&self, config: &TrainConfig) -> Result<Chosen, Box<dyn std::error::Error + Send + Sync>> {
         // A choice before this one may have probed.
         let mut known = self.folder.known(self.probe.clone())?;
         if self.args.calibrate.is_some() {
@@ -209,7 +205,7 @@ impl Tune {
         let chosen = launcher::run(&LocalRun {
             config: config.clone(),
             work: Work::Tune(Box::new(TunePlan {
-                candidates,
+                candidates: self.candidates.clone(),
                 mode: self.args.mode.into(),
                 known,
             })),

@@ -88,6 +88,30 @@ fn vectors() -> impl Strategy<Value = Vec<Vec<f32>>> {
         .prop_flat_map(|(ranks, length)| prop::collection::vec(prop::collection::vec(value(), length), ranks))
 }
 
+#[test]
+fn values_come_by_rank_and_what_is_none_is_named() {
+    runtime().block_on(async {
+        let (_machines, collectives) = collectives(&[0, 1, 1], &settings()).await;
+        let values = at_all(&collectives, |collective| async move {
+            let own = (collective.rank(), Some("own".to_owned()));
+            collective.all_gather_values(ParcelKind::Choice, moment(1), &own).await
+        });
+        let expected: Vec<(Rank, Option<String>)> = (0..3).map(|rank| (rank, Some("own".to_owned()))).collect();
+        assert!(values.await.into_iter().all(|values| values.unwrap() == expected));
+        let damaged = at_all(&collectives, |collective| async move {
+            let at = moment(2);
+            if collective.rank() == 1 {
+                // Another length than its bytes have.
+                let sent = collective.all_gather(ParcelKind::Choice, at, vec![0xc4, 9]).await;
+                return sent.map(|_| Vec::new());
+            }
+            collective.all_gather_values(ParcelKind::Choice, at, &7u32).await
+        });
+        let error = damaged.await.swap_remove(0).unwrap_err().to_string();
+        assert!(error.contains("the Choice of rank 1 on machine-1 cannot be"), "{error}");
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 

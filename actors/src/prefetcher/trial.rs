@@ -80,20 +80,8 @@ impl Prefetcher {
     ) -> Result<PreparedBatch, PrefetchError> {
         let step = plan.step;
         let assembling = Instant::now();
-        let assembly = Assembly {
-            rank: self.rank,
-            rows: Arc::clone(&self.rows),
-            part: Arc::clone(&self.part),
-            arena: Arc::clone(&self.arena),
-            residency: Arc::clone(&self.residency),
-            direct: Arc::new(RowArena::for_run(plan.direct_rows as usize, self.row_bytes(), false)),
-            trace: Arc::clone(trace),
-            width: self.width,
-            row_type: self.row_type,
-            preaggregate: self.preaggregate,
-            verify: false,
-            buffers: Arc::clone(&self.buffers),
-        };
+        let direct = Arc::new(RowArena::for_run(plan.direct_rows as usize, self.row_bytes(), false));
+        let assembly = self.assembly(trace, &direct, false);
         let assembled: JoinHandle<_> = tokio::task::spawn_blocking(move || assembly.run(plan));
         let (batch, _, _) = assembled.await.map_err(|error| self.task_ended(&error))??;
         Ok(PreparedBatch {

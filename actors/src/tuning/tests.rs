@@ -201,10 +201,7 @@ fn another_candidate_is_taken_when_it_was_better_twice() {
     let picks = cluster.at_all(&profile(1e-4, 1e-6), |mut tuner, _| {
         let rank = tuner.rank;
         let mut choice = tuner.choose(vec![trace(rank, 0), trace(rank, 1)]).unwrap();
-        let [first, second] = [0, 1].map(|index| {
-            let prediction = &choice.predictions[index];
-            tuner.place(&prediction.method, prediction.window)
-        });
+        let [first, second] = [0, 1].map(|index| candidate(&choice.predictions[index]));
         for prediction in &mut choice.predictions {
             prediction.epoch_j = 100.0;
         }

@@ -298,21 +298,21 @@ impl Executed<'_> {
     }
 }
 
-/// The window for the next epoch, given what an epoch of each candidate is predicted to cost
+/// The candidate for the next epoch, given what an epoch of each is predicted to cost
 /// ([`Prediction::epoch_j`](super::Prediction::epoch_j)): the one that runs, unless another saves more than the share `margin` of
 /// its joules.
 ///
 /// So it never goes to and fro between two candidates that are within the margin of each other. A candidate whose cost is
-/// not finite is left out; of equals the first is taken. Without a cost of the window that runs there is nothing to save
+/// not finite is left out; of equals the first is taken. Without a cost of the one that runs there is nothing to save
 /// from, and the cheapest is taken.
-pub fn next_window(current: u32, predicted: &[(u32, f64)], margin: f64) -> u32 {
+pub fn next_candidate<C: Clone + PartialEq>(current: &C, predicted: &[(C, f64)], margin: f64) -> C {
     let known = || predicted.iter().filter(|(_, joules)| joules.is_finite());
     let Some((cheapest, least_j)) = known().min_by(|(_, one), (_, other)| one.total_cmp(other)) else {
-        return current;
+        return current.clone();
     };
-    match known().find(|(window, _)| *window == current) {
-        Some((_, current_j)) if current_j - least_j <= margin * current_j.abs() => current,
-        _ => *cheapest,
+    match known().find(|(candidate, _)| candidate == current) {
+        Some((_, current_j)) if current_j - least_j <= margin * current_j.abs() => current.clone(),
+        _ => cheapest.clone(),
     }
 }
 

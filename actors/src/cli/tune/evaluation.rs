@@ -74,7 +74,7 @@ pub(super) fn run(tune: &Tune) -> CliResult {
     let mut choices: Vec<(&TrainConfig, Chosen)> = Vec::new();
     for config in &configs {
         config.check()?;
-        choices.push((config, tune.choose(config, tune.candidates.clone())?));
+        choices.push((config, tune.choose(config)?));
     }
     let mut candidates = Vec::new();
     for (config, Chosen { choice, profile, .. }) in &choices {

@@ -215,12 +215,12 @@ fn figures_that_are_none_are_refused_and_nothing_is_learnt() {
 #[test]
 fn a_window_changes_only_for_more_than_the_margin() {
     let predicted = [(1, 100.0), (4, 98.5), (16, 97.0), (64, f64::NAN)];
-    assert_eq!(next_window(1, &predicted, MARGIN), 16);
-    assert_eq!(next_window(4, &predicted, MARGIN), 4);
-    assert_eq!(next_window(16, &predicted, MARGIN), 16);
-    assert_eq!(next_window(64, &predicted, MARGIN), 16, "its cost is not known");
-    assert_eq!(next_window(8, &[], MARGIN), 8);
-    assert_eq!(next_window(2, &[(1, 0.0), (2, 0.0)], MARGIN), 2);
+    assert_eq!(next_candidate(&1, &predicted, MARGIN), 16);
+    assert_eq!(next_candidate(&4, &predicted, MARGIN), 4);
+    assert_eq!(next_candidate(&16, &predicted, MARGIN), 16);
+    assert_eq!(next_candidate(&64, &predicted, MARGIN), 16, "its cost is not known");
+    assert_eq!(next_candidate(&8, &[], MARGIN), 8);
+    assert_eq!(next_candidate(&2, &[(1, 0.0), (2, 0.0)], MARGIN), 2);
 }
 
 proptest! {
@@ -251,13 +251,13 @@ proptest! {
     ) {
         let predicted: Vec<(u32, f64)> = costs.iter().enumerate().map(|(index, cost)| (1 << index, *cost)).collect();
         let start = predicted[start % costs.len()];
-        let next = next_window(start.0, &predicted, margin);
-        prop_assert_eq!(next_window(next, &predicted, margin), next);
+        let next = next_candidate(&start.0, &predicted, margin);
+        prop_assert_eq!(next_candidate(&next, &predicted, margin), next);
         let next_j = predicted.iter().find(|(window, _)| *window == next).unwrap().1;
         prop_assert!(next == start.0 || start.1 - next_j > margin * start.1);
         // Two that are within the margin: each stays where it runs.
         let near = [(1, 100.0), (2, 100.0 * (1.0 - margin * 0.99))];
-        prop_assert_eq!((next_window(1, &near, margin), next_window(2, &near, margin)), (1, 2));
+        prop_assert_eq!((next_candidate(&1, &near, margin), next_candidate(&2, &near, margin)), (1, 2));
     }
 }
 
